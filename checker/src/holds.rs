@@ -17,49 +17,6 @@ pub(crate) struct EventRef {
 /// A span of time.
 pub(crate) type Span = (Stamp, Stamp);
 
-/// The facts about a hold that windows need after the hold is closed.
-#[derive(Debug, Clone)]
-pub(crate) struct HoldSummary {
-    pub id: HoldId,
-    pub key: usize,
-    pub client: ClientId,
-    pub process: usize,
-    pub mode: Mode,
-    pub sent: EventRef,
-    pub ok: EventRef,
-    pub token: Option<Token>,
-    /// The promise end at the time of this summary, and the request that the promise counts from.
-    pub promise: Stamp,
-    pub promised_by: EventRef,
-    /// The stamps between which the nodes granted the lease, and the earliest true end of the lease without renewals.
-    pub granted: Span,
-    pub lease_until: Stamp,
-    /// True if the service granted the lock after the attempt's key was gone.
-    pub is_without_key: bool,
-    pub gave_up: Option<EventRef>,
-}
-
-impl HoldSummary {
-    pub fn of(hold: &Attempt, grant: &Grant) -> Self {
-        HoldSummary {
-            id: hold.id,
-            key: hold.key,
-            client: hold.client,
-            process: hold.process,
-            mode: hold.mode,
-            sent: hold.sent,
-            ok: grant.ok,
-            token: grant.token,
-            promise: hold.promise,
-            promised_by: hold.promised_by,
-            granted: (grant.promised_from, grant.ok.at),
-            lease_until: grant.promised_from.plus(grant.lease),
-            is_without_key: hold.is_without_key,
-            gave_up: hold.gave_up,
-        }
-    }
-}
-
 /// Lock nodes as bits, in the order of the plan.
 pub(crate) type Nodes = u64;
 
@@ -95,7 +52,7 @@ pub(crate) struct Grant {
     /// The place in the queue of the service, if the service confirmed the place at the grant.
     pub place: Option<u64>,
     /// The send stamp that the promise counts from: that of the attempt, or of the last renewal of a lease that was
-    /// kept alive while its owner waited in a queue.
+    /// kept alive while its owner waited in a queue. In a session it may be that of an earlier attempt of the client.
     pub promised_from: Stamp,
     /// The promise end, without renewals.
     pub first_promise: Stamp,
@@ -280,6 +237,12 @@ impl Attempt {
             stalls: Vec::new(),
             resource_stalls: Vec::new(),
         }
+    }
+
+    /// The stamp from which a fault may have ended the lease of this attempt. In a session the promise may rest on a
+    /// request that was sent before the attempt.
+    pub fn relies_since(&self) -> Stamp {
+        self.grant.map_or(self.sent.at, |grant| self.sent.at.min(grant.promised_from))
     }
 
     /// The end of the entitlement, as far as it is known. An event that is not known yet can only lie after the sweep.

@@ -42,7 +42,7 @@ pub(crate) fn looks_from(run: &Run, sent: Stamp) -> Stamp {
 
 /// A hold's key on a node: the time of its lease, and the time by which the key was gone.
 pub(crate) struct KeyLease {
-    /// The send stamp of the attempt.
+    /// The send stamp of the attempt, or of the earlier request on which its promise rests.
     pub sent: Stamp,
     /// The stamps between which the node granted the lease, and the earliest true end of the lease (`until`).
     pub told: Span,
@@ -59,7 +59,7 @@ impl KeyLease {
             Some((sent, until)) if *sent > first.0 => ((*sent, *sent), *until),
             _ => ((first.0, grant.ok.at), first.1),
         };
-        KeyLease { sent: hold.sent.at, told, until, gone_by }
+        KeyLease { sent: hold.relies_since(), told, until, gone_by }
     }
 
     /// The stamp after which the key was lost: a node that did a renewal had the key when the renewal was sent.

@@ -23,6 +23,7 @@ mod failover;
 mod faults;
 #[cfg(test)]
 mod history_builder;
+mod hold_summary;
 mod holds;
 mod intervals;
 mod judge;

@@ -112,7 +112,8 @@ pub enum Event {
         /// The latest stamp at which the client knew that it did not hold the lock.
         granted_after: Stamp,
         /// The send stamp of the request on which the promise rests; by default that of the attempt. A lease that is
-        /// renewed while its owner waits in a queue promises from its last renewal on.
+        /// renewed while its owner waits in a queue promises from its last renewal on. In a session an attempt may rest
+        /// on a request of an earlier one, whose stamp lies before its own.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         promised_from: Option<Stamp>,
         /// Queue locks: the hold's place in the service's own queue. No other hold of the key has the same place, and a

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use crate::{
     answer::within,
     hold::{Failure, FailureReason, Hold, Key, NodeAnswer, NodeAnswers, NodeName, Outcome, Owner, Renewed},
-    ports::{Clock, LeaseId, NodeError, Op, Reply, Revision, Round, Store, StoreAnswer, Watch},
+    ports::{Clock, LeaseId, NodeError, Op, Reply, Revision, Round, Sent, Store, StoreAnswer, Watch},
     validity,
 };
 
@@ -68,18 +68,21 @@ impl Leases {
     /// else.
     pub async fn grant(&self, owner: &Owner, lease: Duration, watch: &dyn Watch) -> Result<KeyLease, Failure> {
         self.forget_expired();
-        let sent = self.clock.now();
+        let at = self.clock.now();
         watch.sending(Round::Acquire);
-        let granting = self.store.send(Op::Grant(lease));
+        let granting = self.store.grant(lease, Sent { at, mark: watch.mark() });
         watch.sent(Round::Acquire).await;
-        match self.read(granting, lease).await {
-            Ok(StoreAnswer::Leased(id, granted)) => {
-                let own = KeyLease { id, granted, revision: None, counted_from: sent };
-                self.remember(owner, own);
-                Ok(own)
+        let (id, granted, counted_from) = match self.read(granting, lease).await {
+            Ok(StoreAnswer::Leased(id, granted)) => (id, granted, at),
+            Ok(StoreAnswer::Joined(id, granted, sent)) => {
+                watch.promised_since(sent.mark);
+                (id, granted, sent.at)
             }
-            other => Err(self.unanswered(other)),
-        }
+            other => return Err(self.unanswered(other)),
+        };
+        let own = KeyLease { id, granted, revision: None, counted_from };
+        self.remember(owner, own);
+        Ok(own)
     }
 
     /// The time for which a keep-alive lets the lease run from its sending, or none if the lease is gone. An error is a

@@ -102,8 +102,8 @@ pub use hold::{
 pub use memory::connect as connect_memory;
 pub use mode::Mode;
 pub use ports::{
-    Change, Cleanup, Clock, Condition, LeaseId, Lock, Node, NodeError, Op, Operation, Record, RecordVersion, Reply,
-    Revision, Round, Step, StepAnswer, Store, StoreAnswer, Table, Unwatched, Watch, replied,
+    Change, Cleanup, Clock, Condition, LeaseId, Lock, Mark, Node, NodeError, Op, Operation, Record, RecordVersion,
+    Reply, Revision, Round, Sent, Step, StepAnswer, Store, StoreAnswer, Table, Unwatched, Watch, replied,
 };
 pub use postgres::connect as connect_postgres;
 pub use program::Program;

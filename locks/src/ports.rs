@@ -109,6 +109,19 @@ pub enum StepAnswer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LeaseId(pub i64);
 
+/// The stamp of a [`Watch`], which only the recorder behind it can read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Mark(pub u64);
+
+/// The sending of a request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// The client's clock, read before `mark` was taken.
+    pub at: Duration,
+    /// The stamp of the request.
+    pub mark: Mark,
+}
+
 /// A point in the history of a [`Store`]: each change makes the next revision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Revision(pub i64);
@@ -171,6 +184,8 @@ impl From<PlantedOp> for Op {
 pub enum StoreAnswer {
     /// The lease, and its granted or remaining time.
     Leased(LeaseId, Duration),
+    /// A lease that the client has already, its granted time, and the request that was the last to start this time.
+    Joined(LeaseId, Duration, Sent),
     /// The revision at which the key was created.
     At(Revision),
     /// The same, and when the store answered, no older key of the queue had a mode that conflicts with the key's mode.
@@ -193,6 +208,12 @@ pub trait Store: Send + Sync {
 
     /// Queues `op` before it returns. Dropping the reply cancels nothing.
     fn send(&self, op: Op) -> Reply<Result<StoreAnswer, NodeError>>;
+
+    /// Asks for the lease of an attempt whose first request leaves at `sent`. The answer is that of [`Op::Grant`], or
+    /// `Joined`.
+    fn grant(&self, lease: Duration, _sent: Sent) -> Reply<Result<StoreAnswer, NodeError>> {
+        self.send(Op::Grant(lease))
+    }
 
     /// Returns whether an answered creation of a key proves that its lease runs for its full time from the sending of
     /// the creation, as an answered keep-alive does.
@@ -349,6 +370,14 @@ pub trait Watch: Send + Sync {
 
     /// The request of the last [`Watch::promising`] has succeeded: from now on the promise counts from that request.
     fn promised(&self) {}
+
+    /// The stamp of the attempt's first request.
+    fn mark(&self) -> Mark {
+        Mark::default()
+    }
+
+    /// The promise counts from a request that an earlier attempt of the client sent, by the stamp of that request.
+    fn promised_since(&self, _mark: Mark) {}
 
     /// The client has acquired its own hold again, without a request. So many acquisitions of the hold are open now.
     fn reentered(&self, _hold: &Hold, _count: u32) {}

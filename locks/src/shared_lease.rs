@@ -10,10 +10,14 @@
 //! counts as created when both are answered. An attempt that learns in this way that the lease is gone has failed, and
 //! the next one begins a new session.
 //!
+//! A keep-alive that was answered also serves the attempts of the next twentieth of the lease, and so does the request
+//! that began the session. So a busy client sends few keep-alives.
+//!
 //! # Promises
 //!
 //! The recorded promise of a hold counts from the request by which its own attempt began the session or kept it alive,
-//! or from the hold's own renewals. A keep-alive for another hold lets the lease run longer than that, never shorter.
+//! from the request of an earlier attempt that served it, or from the hold's own renewals. A keep-alive for another
+//! hold lets the lease run longer than that, never shorter.
 //!
 //! # Leftovers
 //!
@@ -48,13 +52,16 @@ use parking_lot::Mutex;
 
 use crate::{
     hold::Key,
-    ports::{LeaseId, NodeError, Op, Reply, Revision, Store, StoreAnswer},
+    ports::{LeaseId, NodeError, Op, Reply, Revision, Sent, Store, StoreAnswer},
 };
 
 type Answer = Result<StoreAnswer, NodeError>;
 
 /// Attempts that have left are remembered for a repeated undo, the newest of them.
 const LEFT_MAX: usize = 64;
+
+/// A request that starts the time of a lease serves the attempts of one part in so many of this time.
+const PARTS: u32 = 20;
 
 /// The sessions of a client. `own` is the number of an attempt, and `lease` a real lease.
 #[derive(Default)]
@@ -82,6 +89,19 @@ struct Used {
     granted: Duration,
     /// The keep-alive that an attempt sent last.
     keeping: Option<Shared<Reply<Answer>>>,
+    /// The sending of this keep-alive, or of the request that began the session, if it is known.
+    kept: Option<Sent>,
+}
+
+impl Used {
+    /// The last request that started the lease's time, if it has succeeded and serves an attempt that is sent at `now`.
+    fn serves(&self, now: Sent) -> Option<Sent> {
+        let is_full = |answer: &Answer| matches!(answer, Ok(StoreAnswer::Leased(_, left)) if *left >= self.granted);
+        let is_answered = self.keeping.as_ref().is_none_or(|keeping| keeping.peek().is_some_and(is_full));
+        // A fault may set the client's clock back.
+        let is_recent = |kept: &Sent| now.at.checked_sub(kept.at).is_some_and(|age| age < self.granted / PARTS);
+        self.kept.filter(|kept| is_answered && is_recent(kept))
+    }
 }
 
 impl Sessions {
@@ -93,20 +113,24 @@ impl Sessions {
     }
 
     /// A new session, with its first attempt. Returns the answer to that attempt.
-    fn begin(&mut self, lease: LeaseId, granted: Duration) -> StoreAnswer {
+    fn begin(&mut self, lease: LeaseId, granted: Duration, sent: Option<Sent>) -> StoreAnswer {
         self.open = Some(lease);
-        self.used.insert(lease, Used { users: 0, granted, keeping: None });
-        self.join(lease).unwrap_or(StoreAnswer::Gone)
+        self.used.insert(lease, Used { users: 0, granted, keeping: None, kept: sent });
+        self.join(lease, None).unwrap_or(StoreAnswer::Gone)
     }
 
-    /// One more attempt has the lease. Returns the answer to that attempt, if the session is open.
-    fn join(&mut self, lease: LeaseId) -> Option<StoreAnswer> {
+    /// One more attempt has the lease, and rests on the request that was sent at `kept`, or on one of its own. Returns
+    /// the answer to that attempt, if the session is open.
+    fn join(&mut self, lease: LeaseId, kept: Option<Sent>) -> Option<StoreAnswer> {
         let used = self.used.get_mut(&lease).filter(|_| self.open == Some(lease))?;
         used.users += 1;
         self.last += 1;
         let own = LeaseId(self.last);
         self.joined.insert(own, lease);
-        Some(StoreAnswer::Leased(own, used.granted))
+        Some(match kept {
+            None => StoreAnswer::Leased(own, used.granted),
+            Some(kept) => StoreAnswer::Joined(own, used.granted, kept),
+        })
     }
 
     /// The lease of an attempt or a hold, also if it has left.
@@ -174,27 +198,33 @@ impl SharedLease {
         SharedLease { store, sessions: Arc::default() }
     }
 
-    fn grant(&self, lease: Duration) -> Reply<Answer> {
+    /// The lease of an attempt that is sent at `sent`, if that is known.
+    fn join(&self, lease: Duration, sent: Option<Sent>) -> Reply<Answer> {
         let (store, sessions) = (self.store.clone(), self.sessions.clone());
-        let open = {
+        let (open, kept) = {
             let mut sessions = sessions.lock();
-            let open = sessions.open;
+            let (open, mut kept) = (sessions.open, None);
             if let Some(used) = open.and_then(|open| sessions.used.get_mut(&open))
                 && !store.keeps_alive_by_creating()
             {
-                used.keeping = open.map(|open| store.send(Op::KeepAlive(open)).shared());
+                kept = sent.and_then(|now| used.serves(now));
+                if kept.is_none() {
+                    used.keeping = open.map(|open| store.send(Op::KeepAlive(open)).shared());
+                    used.kept = sent;
+                }
             }
-            open
+            (open, kept)
         };
         let asked = open.is_none().then(|| store.send(Op::Grant(lease)));
         Box::pin(async move {
             // An attempt that ends before it reads this has not joined.
-            if let Some(joined) = open.and_then(|open| sessions.lock().join(open)) {
+            if let Some(joined) = open.and_then(|open| sessions.lock().join(open, kept)) {
                 return Ok(joined);
             }
             let asked = asked.unwrap_or_else(|| store.send(Op::Grant(lease)));
             match asked.await {
-                Ok(StoreAnswer::Leased(lease, granted)) => Ok(sessions.lock().begin(lease, granted)),
+                // Its time counts from `sent` at the earliest, also if the request was sent later.
+                Ok(StoreAnswer::Leased(lease, granted)) => Ok(sessions.lock().begin(lease, granted, sent)),
                 other => other,
             }
         })
@@ -369,7 +399,7 @@ impl Store for SharedLease {
 
     fn send(&self, op: Op) -> Reply<Answer> {
         match op {
-            Op::Grant(lease) => self.grant(lease),
+            Op::Grant(lease) => self.join(lease, None),
             Op::Revoke(own) => self.leave(own),
             Op::Create(key, owner, own, mode) => {
                 let create = |lease| Op::Create(key.clone(), owner.clone(), lease, mode);
@@ -384,6 +414,10 @@ impl Store for SharedLease {
             Op::TimeToLive(own) => self.ask(own, Op::TimeToLive),
             op => self.store.send(op),
         }
+    }
+
+    fn grant(&self, lease: Duration, sent: Sent) -> Reply<Answer> {
+        self.join(lease, Some(sent))
     }
 
     fn relies_on_end(&self, own: LeaseId) {

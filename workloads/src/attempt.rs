@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use history::{Answers, ClientId, Event, FailureReason, HoldId, Key, Mode, NodeName, Outcome, Point, Stamp, Token};
 use locks::{
-    Clock, Failure, Hold, NodeAnswer, NodeAnswers, Reply, Revision, Round, Watch, program::shortened, replied,
+    Clock, Failure, Hold, Mark, NodeAnswer, NodeAnswers, Reply, Revision, Round, Watch, program::shortened, replied,
 };
 use parking_lot::Mutex;
 
@@ -48,7 +48,7 @@ pub struct Attempt {
 struct Stamps {
     sent: Stamp,
     answered: Stamp,
-    /// Send stamps of later requests: the last on which the promise may rest, and the one on which it rests.
+    /// Send stamps of other requests: the last on which the promise may rest, and the one on which it rests.
     promising: Option<Stamp>,
     promised: Option<Stamp>,
     looked: Stamp,
@@ -194,6 +194,14 @@ impl Watch for Attempt {
     fn promised(&self) {
         let mut stamps = self.stamps.lock();
         stamps.promised = stamps.promising;
+    }
+
+    fn mark(&self) -> Mark {
+        Mark(self.stamps.lock().sent.0)
+    }
+
+    fn promised_since(&self, mark: Mark) {
+        self.stamps.lock().promised = Some(Stamp(mark.0));
     }
 
     fn reentered(&self, hold: &Hold, count: u32) {

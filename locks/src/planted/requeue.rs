@@ -12,7 +12,7 @@ use crate::{
     etcd::Etcd,
     hold::{Hold, Key, NodeAnswer, NodeName, Owner, Released, Renewed},
     mode::Mode,
-    ports::{Cleanup, Clock, Lock, Operation, Reply, Revision, Round, Unwatched, Watch},
+    ports::{Cleanup, Clock, Lock, Mark, Operation, Reply, Revision, Round, Unwatched, Watch},
     servers::{CannotBuild, Servers, TokenSource},
 };
 
@@ -115,6 +115,14 @@ impl Watch for Again<'_> {
 
     fn promised(&self) {
         self.watch.promised();
+    }
+
+    fn mark(&self) -> Mark {
+        self.watch.mark()
+    }
+
+    fn promised_since(&self, mark: Mark) {
+        self.watch.promised_since(mark);
     }
 
     /// The first look of a turn shows that its lease was granted.

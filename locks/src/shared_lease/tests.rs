@@ -1,3 +1,5 @@
+mod recent;
+
 use std::future::pending;
 
 use tokio::sync::oneshot;

@@ -128,9 +128,30 @@ async fn a_free_lock_takes_two_requests() {
     scene.lock.release(&a, &Unwatched).await.unwrap();
     let session = scene.lock.session().unwrap();
     session.acquire(&Key::new("other"), owner("b"), LEASE, &Unwatched).await.unwrap();
+    sleep(LEASE / 20).await;
     let before = scene.servers.asked().len();
     session.acquire(&key(), owner("b"), LEASE, &Unwatched).await.unwrap();
     assert!(matches!(scene.servers.asked()[before..], [Op::KeepAlive(_), Op::Create(..)]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_soon_after_another_takes_one_request_and_promises_from_the_request_before() {
+    let scene = Scene::new();
+    let session = scene.lock.session().unwrap();
+    let first = session.acquire(&Key::new("first"), owner("a"), LEASE, &Unwatched).await.unwrap();
+    sleep(LEASE / 20 - 5 * LAG).await;
+    let (before, watch) = (scene.servers.asked().len(), Noting::of(&scene.clock));
+    let key = key();
+    let mut second = session.acquire(&key, owner("b"), LEASE, &watch).await.unwrap();
+    assert!(matches!(scene.servers.asked()[before..], [Op::Create(..)]));
+    assert_eq!((second.sent, second.lease, second.valid_until), (first.sent, LEASE, first.valid_until));
+    assert!(watch.words().contains(&"promised since 0".to_owned()), "{:?}", watch.words());
+    // The first hold's end does not end the lease, and a renewal counts from its own sending.
+    session.release(&first, &Unwatched).await.unwrap();
+    sleep(LEASE / 2).await;
+    let sent = scene.now();
+    session.renew(&mut second, LEASE, &Unwatched).await.unwrap();
+    assert_eq!((second.sent, scene.servers.owners()), (sent, vec![owner("b")]));
 }
 
 #[tokio::test(start_paused = true)]

@@ -9,7 +9,7 @@ use std::{
 
 use history::Models;
 use locks::{
-    Clock, Failure, Hold, Key, Lock, NodeAnswer, NodeError, Op, Operation, Owner, Reply, Revision, Round, Store,
+    Clock, Failure, Hold, Key, Lock, Mark, NodeAnswer, NodeError, Op, Operation, Owner, Reply, Revision, Round, Store,
     StoreAnswer, Unwatched, Watch, planted::PlantedBug,
 };
 use sim::models::store::{StoreClocks, StoreModel};
@@ -322,6 +322,10 @@ impl Watch for Noting {
 
     fn promising(&self) {
         self.note("promising".into());
+    }
+
+    fn promised_since(&self, mark: Mark) {
+        self.note(format!("promised since {}", mark.0));
     }
 
     fn looking(&self) {

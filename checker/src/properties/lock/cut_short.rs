@@ -4,7 +4,8 @@
 use history::{FaultId, Promise, Stamp};
 
 use crate::{
-    holds::{Attempt, EarlyEnd, Grant, HoldSummary},
+    hold_summary::HoldSummary,
+    holds::{Attempt, EarlyEnd, Grant},
     rules,
     run::Run,
 };

@@ -5,7 +5,8 @@ use std::time::Duration;
 use history::{OpId, Stamp};
 
 use crate::{
-    holds::{EventRef, HoldSummary, Nodes, Span},
+    hold_summary::HoldSummary,
+    holds::{EventRef, Nodes, Span},
     intervals::Intervals,
 };
 

@@ -55,7 +55,7 @@ pub(crate) fn of_overlap(run: &Run, overlap: &Overlap, ending: &Ending) -> Cause
     }
     if !causes.is_empty() {
         causes.into_iter().collect()
-    } else if run.stalls.stepped_within((first.hold.sent.at, second.hold.ok.at)) {
+    } else if run.stalls.stepped_within((first.hold.relies_since(), second.hold.ok.at)) {
         Cause::HostClock.into()
     } else {
         Cause::Unexplained.into()
@@ -70,7 +70,7 @@ fn proved<'a>(run: &'a Run, node: &'a NodeName) -> impl Iterator<Item = &'a Faul
 /// Returns the event that removed the key on one of several independent servers.
 fn on_node(run: &Run, first: &Entitled, second: &Entitled, ending: &Ending, node: usize) -> Option<Cause> {
     let name = &run.plan.lock_nodes[node];
-    let (sent, gone_by) = (first.hold.sent.at, second.hold.ok.at);
+    let (sent, gone_by) = (first.hold.relies_since(), second.hold.ok.at);
     let between = |at: Stamp| rules::is_between(at, sent, gone_by);
     let (until, told) = (first.lease_until(node), first.told(node));
     let key_lease = KeyLease { sent, told, until, gone_by };
@@ -104,7 +104,7 @@ fn in_replicas(run: &Run, first: &Entitled, second: &Entitled, ending: &Ending) 
     if let Some(cause) = own.find_map(|node| on_node(run, first, second, ending, node)) {
         return Some(cause);
     }
-    let within = (first.hold.sent.at, second.hold.ok.at);
+    let within = (first.hold.relies_since(), second.hold.ok.at);
     if by_first == by_second && by_first.count_ones() == 1 && !is_there_and_back(run, by_first, within) {
         return None;
     }
@@ -160,8 +160,8 @@ fn in_store(run: &Run, first: &Entitled, second: &Entitled, ending: &Ending) -> 
     let (longest, gone_by) = (first.longest(), second.hold.ok.at);
     let (until, told) = (first.lease_until(longest), first.told(longest));
     let (first, second) = (&first.hold, &second.hold);
-    let of_first = KeyLease { sent: first.sent.at, told, until, gone_by };
-    let of_second = KeyLease { sent: second.sent.at, told: second.granted, until: second.lease_until, gone_by };
+    let of_first = KeyLease { sent: first.relies_since(), told, until, gone_by };
+    let of_second = KeyLease { sent: second.relies_since(), told: second.granted, until: second.lease_until, gone_by };
     let of_second = second.is_without_key.then(|| taken_from_store(run, &of_second, second.id, ending)).flatten();
     of_second.or_else(|| taken_from_store(run, &of_first, first.id, ending))
 }

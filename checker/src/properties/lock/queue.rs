@@ -7,7 +7,8 @@
 use history::{HoldId, Stamp};
 
 use crate::{
-    holds::{Attempt, Grant, HoldSummary},
+    hold_summary::HoldSummary,
+    holds::{Attempt, Grant},
     run::Run,
 };
 

@@ -94,7 +94,7 @@ fn of_act(run: &Run, hold: &Attempt, arrival: Stamp, op: Option<OpId>) -> Vec<Ca
     // Packets that may have been lost explain an act only if nothing else does.
     let paths = [false, true].into_iter().filter_map(|may_be_lost| ActPath::new(run, hold, arrival, op, may_be_lost));
     let found = paths.filter(|_| !is_early).map(|path| path.causes()).find(|causes| !causes.is_empty());
-    found.unwrap_or_else(|| match run.stalls.stepped_within((hold.sent.at, arrival)) && !is_early {
+    found.unwrap_or_else(|| match run.stalls.stepped_within((hold.relies_since(), arrival)) && !is_early {
         true => vec![Cause::HostClock.into()],
         false => vec![Cause::Unexplained.into()],
     })
@@ -356,7 +356,13 @@ fn last_check(hold: &Attempt, op: Option<OpId>) -> Option<Stamp> {
 fn steps(hold: &Attempt, arrival: Stamp, op: Option<OpId>, waits: bool) -> Vec<Step> {
     let is_own = |step: &ClientStep| matches!(step, ClientStep::Request(o) if Some(*o) == op);
     let last = hold.timeline.iter().position(|(_, step)| is_own(step)).unwrap_or(hold.timeline.len() - 1);
-    let mut steps = Vec::with_capacity(last + 1);
+    let mut steps = Vec::with_capacity(last + 2);
+    // The promise may rest on an earlier request of the client's session. The time since then counts in full, as the
+    // time in a queue does: it is the client that has taken it off its lease.
+    let (since, sent) = (hold.relies_since(), hold.sent.at);
+    if since < sent {
+        steps.push(Step { planned: (since, since), overdue: (since, sent), is_request: false, is_queued: true });
+    }
     for (i, (mark, step)) in hold.timeline[..=last].iter().enumerate() {
         let to = if i < last { hold.timeline[i + 1].0.at } else { arrival };
         let due = match step {

@@ -7,7 +7,8 @@ use history::{ClockChange, Fault, Stamp, fault};
 use crate::{
     failover::DEMOTED_WITHIN,
     faults::FaultRecord,
-    holds::{Attempt, EarlyEnd, EventRef, HoldSummary, Nodes},
+    hold_summary::HoldSummary,
+    holds::{Attempt, EarlyEnd, EventRef, Nodes},
     judge::Ending,
     report::StoryLine,
     run::Run,
@@ -181,21 +182,22 @@ pub(crate) fn of_stale(run: &Run, hold: &Attempt, own: &HoldSummary, watch: &Hol
         return Vec::new();
     };
     let mut lines = Lines::new(run, [own, later]);
+    let since = hold.relies_since();
     let (who, node) = (run.who(hold.process, hold.client), &run.process(hold.process).node);
     lines.acquired(own, Some(grant.first_promise));
     if let Some(ok) = hold.renewed {
         let until = lines.at(hold.promise);
         lines.say(ok.at, &who, format!("renewed for the last time, entitled until {until}"));
     }
-    lines.faults(node, hold.sent.at, stale.last.at);
-    lines.stalls(&who, node, &hold.stalls, hold.sent.at, stale.last.at);
+    lines.faults(node, since, stale.last.at);
+    lines.stalls(&who, node, &hold.stalls, since, stale.last.at);
     let resource = history::NodeName::from("resource");
-    lines.faults(&resource, hold.sent.at, stale.last.at);
+    lines.faults(&resource, since, stale.last.at);
     if run.plan.workload.renew.is_some() {
         // These faults may have prevented renewals.
-        run.plan.lock_nodes.iter().for_each(|node| lines.faults(node, hold.sent.at, stale.last.at));
+        run.plan.lock_nodes.iter().for_each(|node| lines.faults(node, since, stale.last.at));
     }
-    lines.stalls("resource", &resource, &hold.resource_stalls, hold.sent.at, stale.last.at);
+    lines.stalls("resource", &resource, &hold.resource_stalls, since, stale.last.at);
     lines.gave_up(hold.gave_up, stale.last.at, &who);
     lines.ended(hold, &who);
     lines.acquired(later, None);
@@ -233,7 +235,7 @@ pub(crate) fn of_overlap(run: &Run, overlap: &Overlap, ending: &Ending) -> Vec<S
     // A primary that was replaced may grant locks until long after its fault.
     let before = if run.plan.is_replicated() { DEMOTED_WITHIN } else { Duration::ZERO };
     for node in run.lock_nodes(if has_replicas { Nodes::MAX } else { both }) {
-        lines.faults(node, first.sent.at.minus(before), second.ok.at);
+        lines.faults(node, first.relies_since().minus(before), second.ok.at);
     }
     let removed = ending.unsafe_requests.iter().filter(|u| u.owner == first.id && u.answered.at <= second.ok.at);
     for found in removed.take(5) {

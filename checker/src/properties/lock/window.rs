@@ -7,7 +7,8 @@ use serde::Serialize;
 
 use crate::{
     cause::{CauseSet, canonical, joined},
-    holds::{Attempt, HoldSummary},
+    hold_summary::HoldSummary,
+    holds::Attempt,
     judge::Ending,
     report::{Story, StoryLine, Violation, instant, seconds},
     run::{Run, millis},

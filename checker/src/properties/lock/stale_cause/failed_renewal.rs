@@ -54,7 +54,7 @@ pub(super) fn broken(run: &Run, hold: &Attempt, worker: &NodeName, arrival: Stam
     let failures = || hold.failures.iter().copied().chain(unanswered).filter(|failure| failure.span.0 < arrival);
     // If a client noticed the loss although no node had refused, it used its own clock.
     let is_loss = !failures().any(|failure| failure.loss == Some(FailureReason::Lost));
-    let clocks = clocks_of(run, worker, (hold.sent.at, arrival));
+    let clocks = clocks_of(run, worker, (hold.relies_since(), arrival));
     let clocks = clocks.map(|(span, suspect)| FailedRenewal { span, missing: vec![vec![suspect]], enough: 1, is_loss });
     let mut found: Vec<FailedRenewal<Vec<Suspect>>> = clocks.collect();
     for failure in failures() {
@@ -88,7 +88,7 @@ fn kept_from(
     let key_lease = KeyLease::of(hold, grant, node, failure.span.1);
     // The node may have refused because the renewal reached it when the lease was over.
     let is_ready = has_refused && !rules::is_after_end(failure.span.1, hold.promise);
-    let since_sent = (hold.sent.at, failure.span.1);
+    let since_sent = (hold.relies_since(), failure.span.1);
     // A client program does not tell which node has granted its hold.
     let granted = hold.granted_on | hold.renewed_on_before(failure.span.1);
     let was_primary = granted == 0 || run.plan.program.is_some() || (node < 64 && granted & (1 << node) != 0);
@@ -133,7 +133,7 @@ fn kept_from(
             _ if is_ready => false,
             Harm::Freezes | Harm::Starves => is_on,
             // A client notices a broken connection only when it uses the connection.
-            Harm::Kills(_) => hold.sent.at < bracket.1 && bracket.0 < failure.span.1,
+            Harm::Kills(_) => hold.relies_since() < bracket.1 && bracket.0 < failure.span.1,
             // In runs, a leader of etcd 3.4 whose monotonic clock had jumped left renewals unanswered until the lease
             // had expired.
             Harm::SetsClock => (is_on && run.plan.has_one_store()) || key_lease.is_taken_by(run, line),
