@@ -63,10 +63,6 @@ async fn check(args: &ClientCheckArgs) -> anyhow::Result<Exit> {
         return Err(crate::exit::usage("lease", format!("{lease} is outside 50ms to 10m")));
     }
     let command = ProgramCommand { words: words(&args.program)?, dir: None };
-    let server = |(name, address): &(String, String)| {
-        let (host, port) = address.rsplit_once(':').unwrap_or_default();
-        ProgramServer { name: name.clone(), host: host.to_owned(), port: port.parse().unwrap_or_default() }
-    };
     let servers: Vec<ProgramServer> = args.server.iter().map(server).collect();
     let mut bench = Bench::new(command, servers, args.lease);
     match bench.both().await {
@@ -92,6 +88,14 @@ async fn check(args: &ClientCheckArgs) -> anyhow::Result<Exit> {
         failed => format!("{failed} of {all} checks failed; docs/client-protocol.md describes the messages\n"),
     })?;
     Ok(if failed == 0 { Exit::Ok } else { Exit::Violated })
+}
+
+/// Returns a server of `--server`, as the program gets it in `init`.
+fn server((name, address): &(String, String)) -> ProgramServer {
+    let (host, port) = address.rsplit_once(':').unwrap_or_default();
+    // The brackets of an IPv6 address belong to the notation HOST:PORT, and a program gets the two parts.
+    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    ProgramServer { name: name.clone(), host: host.to_owned(), port: port.parse().unwrap_or_default() }
 }
 
 fn say(name: &str, outcome: &Result<String, String>) -> anyhow::Result<()> {

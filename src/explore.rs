@@ -87,7 +87,7 @@ pub fn explore(args: &ExploreArgs) -> anyhow::Result<Exit> {
         if args.format == Format::Text {
             print(&results.text(count))?;
         }
-        Ok((results, saved))
+        Ok(((results, finding.is_cut_short), saved))
     });
     let made = made.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
     // A plan that cannot be written must not take the other findings with it.
@@ -95,7 +95,8 @@ pub fn explore(args: &ExploreArgs) -> anyhow::Result<Exit> {
     if let (Some(error), Some(dir)) = (&tally.first_error, &args.save) {
         saved.push(source.save_failed(error.seed, dir));
     }
-    let is_cut_short = args.limit > 0 && !findings.is_empty() && limits.is_over();
+    let is_cut_short = findings.iter().any(|(_, is_cut_short)| *is_cut_short);
+    let findings = findings.into_iter().map(|(results, _)| results).collect();
     let results = Results::new(head, tally, took.as_secs_f64(), findings, is_cut_short);
     let json = serde_json::to_string_pretty(&results)? + "\n";
     match args.format {
@@ -246,6 +247,7 @@ impl Source {
                 break;
             }
         }
+        let is_cut_short = limit > 0 && limits.is_over();
         let (class, occurrences) = (class.clone(), seen.clone());
         let Some((seed, reduced)) = best else {
             let seed = seen.seeds.first().copied().unwrap_or_default();
@@ -255,6 +257,7 @@ impl Source {
                 seed,
                 reduced: None,
                 not_again,
+                is_cut_short,
                 toml: String::new(),
                 inevitability: None,
                 saved: None,
@@ -262,7 +265,7 @@ impl Source {
         };
         let toml = self.scenario.file(file_name(&class, seed), reduced.plan.clone()).to_toml()?;
         let (reduced, inevitability, saved) = (Some(reduced), None, None);
-        Ok(Finding { class, occurrences, seed, reduced, not_again, toml, inevitability, saved })
+        Ok(Finding { class, occurrences, seed, reduced, not_again, is_cut_short, toml, inevitability, saved })
     }
 
     /// Writes the plan of a schedule that ended with an error.

@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, net::SocketAddrV4};
 
 use anyhow::{Context, anyhow, bail};
-use compose::OwnServer;
+use compose::{OwnServer, STORE_ROLE};
 use history::{NodeName, Plan};
 use locks::{
     access::{Access, Identity, Schemes, Secret, ServerUrl, Tls},
@@ -107,6 +107,7 @@ fn parse(text: &str, backend: &str, plan: &Plan) -> Result<Servers, String> {
         let url = ServerUrl::parse(address.trim(), &schemes, plan.servers.port)
             .map_err(|problem| format!("`{name}`: {problem}"))?;
         refuse_loopback(name, &url.host)?;
+        refuse_node(name, &url.host)?;
         if servers.insert(name.into(), url).is_some() {
             return Err(format!("`{name}` is listed twice"));
         }
@@ -136,6 +137,18 @@ fn refuse_loopback(name: &str, host: &str) -> Result<(), String> {
     Err(format!(
         "`{name}`: inside a worker's container, {host} is the container itself; use an address of the server's machine \
          that other machines reach (of this machine: {instead}), and let the server listen on it"
+    ))
+}
+
+/// Refuses the name of a node that a process of the run looks up. Each container has the names of the servers in its
+/// host file, which comes before the name server of the run's network.
+fn refuse_node(name: &str, host: &str) -> Result<(), String> {
+    if !["resource", STORE_ROLE].contains(&host) {
+        return Ok(());
+    }
+    Err(format!(
+        "`{name}`: {host} is a node of the run itself; write the server's full name, such as {host}.example, or its \
+         IPv4 address"
     ))
 }
 
@@ -301,6 +314,8 @@ mod tests {
             ("redis", "redis-1=a:1,redis-1=b:1", "`redis-1` is listed twice"),
             ("redis", "redis-1=localhost:6379", "the container itself"),
             ("redis", "redis-1=127.0.0.1:6379", "the container itself"),
+            ("redis", "redis-1=resource:6379", "a node of the run itself"),
+            ("redis", "redis-1=rediss://:hunter2@Resource-Store", "a node of the run itself"),
             ("zookeeper", "zookeeper-1=a:2181", "runs only on servers that the harness starts"),
             ("buggy:forgets-nx", "redis-1=a:1", "planted bug"),
         ] {

@@ -61,9 +61,11 @@ impl Run {
                 self.faults.packets_delayed(*fault, from, to, (*since, *until))
             }
             Event::Fault { fault, kind, node, phase } => {
-                self.faults.apply(*fault, *kind, node, phase, mark);
-                if kind.kills() && matches!(phase, FaultPhase::Requested { .. }) {
-                    self.killed(node, mark, EarlyEnd::Kill(*fault));
+                self.faults.apply(&self.plan, *fault, *kind, node, phase, mark);
+                match phase {
+                    FaultPhase::Requested { .. } if kind.kills() => self.killed(node, mark, EarlyEnd::Kill(*fault)),
+                    FaultPhase::Unproved { .. } if kind.kills() => self.survived(*fault),
+                    _ => {}
                 }
             }
             Event::PointReleased { client, point } => {

@@ -2,11 +2,12 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use history::{FaultId, FaultKind, FaultPhase, Harm, NodeName, ProcessName, Stamp, Step, Target};
+use history::{FaultId, FaultKind, FaultPhase, Harm, NodeName, Plan, ProcessName, Stamp, Step, Target};
 use rustc_hash::FxHashMap;
 
 use crate::{
     holds::{EventRef, Span},
+    intervals::Intervals,
     rules,
 };
 
@@ -32,6 +33,8 @@ pub(crate) struct FaultRecord {
     pub is_unplanned: bool,
     /// The arrival of the last packet that the fault delayed, on any link.
     pub delivered: Option<Stamp>,
+    /// The start of an earlier loss of the node, if connections may have been silent from then until this fault began.
+    lossy_since: Option<Stamp>,
 }
 
 impl FaultRecord {
@@ -42,12 +45,14 @@ impl FaultRecord {
 
     /// The bracket, and the time for which connections may be silent afterwards. TCP hands data on in order, so data
     /// waits for the packets that the fault still delays. After a loss TCP doubles its retransmission timeout each
-    /// time, so the next retransmission is no farther off than the first loss is back.
+    /// time, so the next retransmission is no farther off than the first loss is back. A fault that begins while
+    /// connections are still silent because of an earlier one goes on with that loss.
     pub fn silence(&self) -> Option<Span> {
-        let (from, to) = self.bracket()?;
+        let (begun, to) = self.bracket()?;
+        let from = self.lossy_since.unwrap_or(begun);
         let is_lossy = self.kind.harm() == Harm::DropsPackets && to != Stamp(u64::MAX);
         let until = if is_lossy { to.plus(to.since(from)).plus(SENT_AGAIN) } else { to };
-        Some((from, self.delivered.map_or(until, |delivered| delivered.max(until))))
+        Some((begun, self.delivered.map_or(until, |delivered| delivered.max(until))))
     }
 
     /// The missing proof of a fault that was requested: a fault that its target did not show proves nothing. A fault
@@ -84,10 +89,27 @@ pub(crate) struct Faults {
     delayed: Vec<DelayedPackets>,
     /// Of each fault and link, the place of its last span in `delayed`.
     last_delays: FxHashMap<(FaultId, NodeName, NodeName), usize>,
+    /// Of each node, the faults that dropped packets of its links, and whose silence was not over when the last one of
+    /// them began.
+    lossy: FxHashMap<NodeName, Vec<FaultId>>,
 }
 
 impl Faults {
-    pub fn apply(&mut self, id: FaultId, kind: FaultKind, node: &NodeName, phase: &FaultPhase, mark: EventRef) {
+    pub fn apply(
+        &mut self,
+        plan: &Plan,
+        id: FaultId,
+        kind: FaultKind,
+        node: &NodeName,
+        phase: &FaultPhase,
+        mark: EventRef,
+    ) {
+        let lossy_since = match phase {
+            _ if kind.harm() != Harm::DropsPackets => None,
+            FaultPhase::Requested { .. } => self.begins(plan, id, node, mark.at),
+            FaultPhase::Unplanned { since } => self.begins(plan, id, node, *since),
+            _ => None,
+        };
         let line = self.lines.entry(id).or_insert_with(|| FaultRecord {
             kind,
             node: node.clone(),
@@ -102,7 +124,9 @@ impl Faults {
             is_missed: false,
             is_unplanned: false,
             delivered: None,
+            lossy_since: None,
         });
+        line.lossy_since = line.lossy_since.or(lossy_since);
         match phase {
             FaultPhase::Requested { .. } => {
                 line.requested.get_or_insert(mark);
@@ -128,6 +152,27 @@ impl Faults {
             // Requests on the old connections get no answer, and the clients report that themselves.
             FaultPhase::ConnectionsReset { .. } => {}
         }
+    }
+
+    /// Notes that a fault begins to drop packets. Returns the start of the loss that it goes on with, if there is one:
+    /// that of an earlier fault of the node, on one of the same links. A fault that its target did not show has
+    /// silenced nothing.
+    fn begins(&mut self, plan: &Plan, id: FaultId, node: &NodeName, at: Stamp) -> Option<Stamp> {
+        let Faults { lines, lossy, .. } = self;
+        let earlier = lossy.entry(node.clone()).or_default();
+        if earlier.contains(&id) {
+            return None;
+        }
+        let silent_since = |other: &FaultId| {
+            let line = lines.get(other).filter(|line| line.unproved.is_none())?;
+            let (begun, until) = line.silence()?;
+            (at <= until).then(|| line.lossy_since.unwrap_or(begun))
+        };
+        earlier.retain(|other| silent_since(other).is_some());
+        let same = earlier.iter().filter(|other| meet(plan, node, id, **other));
+        let since = same.filter_map(silent_since).min();
+        earlier.push(id);
+        since
     }
 
     /// Notes delayed packets.
@@ -166,10 +211,12 @@ impl Faults {
         self.lines.get(&id)
     }
 
-    /// The brackets of the faults that kept a node from running, proved or not yet proved.
+    /// The brackets of the faults that kept a node from running, proved or not yet proved. A fault that found no
+    /// process is never injected, and has no heal.
     pub fn pauses_on(&self, node: &NodeName) -> Vec<Span> {
         let pauses = self.lines.values().filter(|l| l.kind.takes_processor_time() && l.node == *node);
-        pauses.filter_map(FaultRecord::bracket).collect()
+        let may_have_been_on = pauses.filter(|l| l.injected.is_some() || l.unproved.is_none());
+        may_have_been_on.filter_map(FaultRecord::bracket).collect()
     }
 
     /// The faults that nobody planned.
@@ -181,6 +228,15 @@ impl Faults {
     pub fn unproved(&self) -> impl Iterator<Item = String> {
         self.lines.values().filter_map(FaultRecord::missing_proof)
     }
+}
+
+/// Returns whether two faults of the links of a node hit links to the same node, in whatever direction: a connection
+/// needs both. A fault that nobody planned names no links, and may hit all of them.
+fn meet(plan: &Plan, node: &NodeName, one: FaultId, other: FaultId) -> bool {
+    let (Some(one), Some(other)) = (plan.step(one), plan.step(other)) else { return true };
+    let hits = |step: &Step, peer: &NodeName| step.fault.hits(node, node, peer) || step.fault.hits(node, peer, node);
+    let mut peers = plan.lock_nodes.iter().cloned().chain(plan.workers()).chain([NodeName::from("resource")]);
+    peers.any(|peer| peer != *node && hits(one, &peer) && hits(other, &peer))
 }
 
 /// A step of a kernel clock that no fault injected.
@@ -204,10 +260,10 @@ pub(crate) struct Stalls {
 }
 
 impl Stalls {
-    /// Notes a stall, less the planned pauses of the node.
+    /// Notes a stall, less the planned pauses of the node. Two of them may be on at once.
     pub fn stalled(&mut self, process: &ProcessName, span: Span, pauses: &[Span]) {
-        let planned = pauses.iter().filter_map(|p| rules::overlap(span, *p)).sum();
-        let length = span.1.since(span.0).saturating_sub(planned);
+        let planned: Intervals = pauses.iter().map(|p| (span.0.max(p.0), span.1.min(p.1))).collect();
+        let length = span.1.since(span.0).saturating_sub(planned.length());
         let is_longer = match &self.longest {
             Some((longest, name)) => length > *longest || (length == *longest && process < name),
             None => !length.is_zero(),
@@ -299,6 +355,26 @@ mod tests {
             let found = [(1_200, 2_000), (800, 1_200), (2_800, 3_400)].map(|span| longest(fault, node, span));
             assert_eq!(found, expected, "{fault:?} of {node}");
         }
+    }
+
+    #[test]
+    fn two_pauses_at_once_take_a_stall_once_and_one_that_was_never_on_takes_nothing() {
+        let longest = |s: &mut HistoryBuilder| {
+            let verdicts = s.acquire(1, 1, 0, 10, 41).release(1, 20).stall("worker-1", 800, 1_200).verdicts();
+            verdicts.facts.longest_stall.map(|stall| stall.ms)
+        };
+        // Both are on from 995 to 3,005.
+        let mut s = HistoryBuilder::new();
+        let lasting = Duration::from_secs(2);
+        s.inject(1, Fault::new(fault::Pause {}, lasting), "worker-1", 1_000, 3_000);
+        s.inject(2, Fault::new(fault::Slow { percent: 2 }, lasting), "worker-1", 1_000, 3_000);
+        assert_eq!(longest(&mut s), Some(195.0));
+        // The pause found no process.
+        let mut s = HistoryBuilder::new();
+        let (requested, why) = (FaultPhase::Requested { asked_ns: 2_000_000_000, hold: None }, String::new());
+        s.fault(1, FaultKind::Pause, "worker-1", 100, requested);
+        s.fault(1, FaultKind::Pause, "worker-1", 110, FaultPhase::Unproved { why });
+        assert_eq!(longest(&mut s), Some(400.0));
     }
 
     #[test]

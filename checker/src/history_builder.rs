@@ -397,6 +397,14 @@ impl HistoryBuilder {
         self.event(node, at + 21, Event::Watermark)
     }
 
+    /// The engine refuses to kill a worker, which goes on. The agent says so at `told`.
+    pub fn kill_refused(&mut self, id: u32, node: &str, at: u64, told: u64) -> &mut Self {
+        let (kind, why) = (FaultKind::Kill, String::from("the engine refused"));
+        self.fault(id, kind, node, at, FaultPhase::Requested { asked_ns: 1_000_000_000, hold: None });
+        self.fault(id, kind, node, at + 15, FaultPhase::Healed);
+        self.fault(id, kind, node, told, FaultPhase::Unproved { why })
+    }
+
     /// The record lacks what a process did from a time on.
     pub fn lose_end(&mut self, process: &str, from: u64) -> &mut Self {
         self.events.retain(|(name, at, _)| name.as_str() != process || *at < ms(from));

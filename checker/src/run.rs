@@ -206,6 +206,33 @@ impl Run {
         self.faults.get(kill).and_then(|line| line.injected).unwrap_or(Stamp(u64::MAX))
     }
 
+    /// Notes that a kill was called unproved. A kill that was never injected, and whose process goes on, has killed
+    /// nothing: the holds of the process are judged as those of any other, and another kill may end the process. An
+    /// entitlement whose end was reported meanwhile has ended all the same.
+    pub fn survived(&mut self, kill: FaultId) {
+        if self.faults.get(kill).is_none_or(|line| line.injected.is_some() || line.proved.is_some()) {
+            return;
+        }
+        let is_by_kill = |(_, early_end): &mut (EventRef, EarlyEnd)| *early_end == EarlyEnd::Kill(kill);
+        let Run { processes, attempts, .. } = self;
+        for process in processes.iter_mut().filter(|process| process.cut_at.is_none()) {
+            if process.killed.take_if(is_by_kill).is_none() {
+                continue;
+            }
+            for id in &process.open {
+                if let Some(hold) = attempts.get_mut(*id).filter(|hold| !hold.is_retired) {
+                    hold.early_end.take_if(is_by_kill);
+                }
+            }
+        }
+    }
+
+    /// Returns whether a kill has ended a process, or may have.
+    pub fn has_killed(&self, kill: FaultId) -> bool {
+        let mut killed = self.processes.iter().filter_map(|process| process.killed);
+        killed.any(|(_, early_end)| early_end == EarlyEnd::Kill(kill))
+    }
+
     /// The processes that run, or ran, on a node.
     pub fn processes_on<'a>(&'a self, node: &'a NodeName) -> impl Iterator<Item = usize> + 'a {
         (0..self.processes.len()).filter(move |&p| self.processes[p].node == *node)

@@ -3,6 +3,7 @@
 use std::{pin::pin, time::Duration};
 
 use bollard::{
+    errors::Error as EngineError,
     models::ContainerUpdateBody,
     query_parameters::{KillContainerOptions, StartContainerOptions, StatsOptionsBuilder},
 };
@@ -78,6 +79,12 @@ fn raise(largest: &mut Counters, found: Counters) {
         let at_least = largest.entry(key).or_insert(counter);
         *at_least = counter.max(*at_least);
     }
+}
+
+/// Returns whether the engine may have done what the call asked for, although the call has no answer, or has failed in
+/// the engine.
+fn may_have_acted(error: &EngineError) -> bool {
+    status(error).is_none_or(|code| code >= 500)
 }
 
 /// An operation on one node.
@@ -166,11 +173,14 @@ impl<'a> Act<'a> {
         control.is_stopped = is_stopped;
         let options = KillContainerOptions { signal: signal.to_owned() };
         let sent = self.running.engine().docker().kill_container(&member.container(), Some(options)).await;
-        // A call without an answer may have stopped the process, and so may one that failed in the engine.
-        if sent.as_ref().is_err_and(|error| status(error).is_some_and(|code| code < 500)) {
+        if sent.as_ref().is_err_and(|error| !may_have_acted(error)) {
             control.is_stopped = false;
         }
-        sent.map_err(|error| self.failed(explain(&error)))
+        match sent {
+            // The container does not run: somebody else has ended it during the stop, and no process is stopped.
+            Err(error) if !is_stopped && status(&error) == Some(409) => Ok(()),
+            sent => sent.map_err(|error| self.failed(explain(&error))),
+        }
     }
 
     /// Sets the quota of the container, in microseconds of processor time for each period.
@@ -197,13 +207,25 @@ impl<'a> Act<'a> {
 
     pub(crate) async fn kill(&self, member: &Member, control: &mut Control) -> Result<(), ClusterError> {
         let engine = self.running.engine();
+        // True while the call has no answer.
+        let mut is_open = true;
         let killing = async {
             let options = KillContainerOptions { signal: "SIGKILL".to_owned() };
-            match engine.docker().kill_container(&member.container(), Some(options)).await {
+            let killed = engine.docker().kill_container(&member.container(), Some(options)).await;
+            is_open = false;
+            match killed {
                 Ok(()) => control.own.died += 1,
                 // The container does not run, so the kill has succeeded.
                 Err(error) if status(&error) == Some(409) => {}
-                Err(error) => return Err(self.failed(explain(&error))),
+                Err(error) => {
+                    // An engine can report an error for a kill that it has made.
+                    let is_down = may_have_acted(&error)
+                        && self.inspect(member).await.is_ok_and(|state| state.running != Some(true));
+                    if !is_down {
+                        return Err(self.failed(explain(&error)));
+                    }
+                    control.own.died += 1;
+                }
             }
             loop {
                 // The inspection decides.
@@ -214,9 +236,16 @@ impl<'a> Act<'a> {
                 sleep(TOGGLE_DISTANCE).await;
             }
         };
-        timeout(AGREE_WITHIN, killing)
-            .await
-            .unwrap_or_else(|_| Err(self.failed(format!("it still runs after {} s", AGREE_WITHIN.as_secs()))))
+        let ended = timeout(AGREE_WITHIN, killing).await;
+        // The engine may go on with a call for which nobody waits any more, and report the death later.
+        control.own.died += u32::from(ended.is_err() && is_open);
+        let within = AGREE_WITHIN.as_secs();
+        ended.unwrap_or_else(|_| {
+            Err(self.failed(match is_open {
+                true => format!("the engine gave no answer within {within} s"),
+                false => format!("it still runs after {within} s"),
+            }))
+        })
     }
 
     /// Checks that a server that was just started has at least these counters.
@@ -253,8 +282,7 @@ impl<'a> Act<'a> {
                 return Ok(());
             };
             // An engine can report an error for a start that it has made.
-            let may_run = status(&error).is_none_or(|code| code >= 500);
-            if may_run && self.inspect(member).await.is_ok_and(|state| state.running == Some(true)) {
+            if may_have_acted(&error) && self.inspect(member).await.is_ok_and(|state| state.running == Some(true)) {
                 control.own.started += 1;
                 return Ok(());
             }
@@ -316,23 +344,60 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_kill_that_found_no_running_container_explains_no_death() {
-        for (reply, is_down, deaths) in [(DONE, true, 1), (REFUSED, true, 0), (FAILED, false, 0)] {
+    async fn a_stopped_node_that_somebody_has_killed_needs_no_resume() {
+        for (reply, is_over) in [(DONE, true), (REFUSED, true), (FAILED, false)] {
             let dir = tempfile::tempdir().unwrap();
-            let answer = move |request: &str| match request {
-                r if r.contains("/kill") => reply.to_owned(),
-                r if r.contains("/wait") => fake_engine::json(r#"{"StatusCode":137}"#),
-                _ => fake_engine::json(r#"{"State":{"Running":false}}"#),
-            };
-            let engine = fake_engine::start(&dir, move |request| (Duration::ZERO, answer(request))).await;
+            let engine = fake_engine::start(&dir, move |_| (Duration::ZERO, reply.to_owned())).await;
             let (running, node) = (fake_engine::running(&engine).await, NodeName::new("worker-1"));
-            let act = Act { running: &running, node: &node, doing: "killing" };
-            let member = act.member().unwrap();
-            let mut control = member.control.lock().await;
-            assert_eq!(act.kill(member, &mut control).await.is_ok(), is_down, "{reply}");
-            let explained = (0..2).filter(|_| control.own.explain(Change::Died)).count();
-            assert_eq!(explained, deaths, "{reply}");
+            let act = Act { running: &running, node: &node, doing: "resuming it" };
+            assert_eq!(act.set_stopped(false).await.is_ok(), is_over, "{reply}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_kill_that_found_no_running_container_explains_no_death() {
+        assert_eq!(killed(REFUSED, false).await, (true, 0));
+        assert_eq!(killed(DONE, false).await, (true, 1));
+    }
+
+    #[tokio::test]
+    async fn a_kill_that_was_refused_and_happened_is_ours() {
+        for reply in [FAILED, ""] {
+            assert_eq!(killed(reply, false).await, (true, 1), "{reply}");
+            assert_eq!(killed(reply, true).await, (false, 0), "{reply}");
+        }
+    }
+
+    /// Kills a node. `reply` is the engine's answer to the kill, after which the container runs or not. Returns whether
+    /// the kill has succeeded, and the number of deaths that it explains.
+    async fn killed(reply: &'static str, runs: bool) -> (bool, usize) {
+        let dir = tempfile::tempdir().unwrap();
+        let answer = move |request: &str| match request {
+            r if r.contains("/kill") => reply.to_owned(),
+            r if r.contains("/wait") => fake_engine::json(r#"{"StatusCode":137}"#),
+            _ => fake_engine::json(&format!(r#"{{"State":{{"Running":{runs}}}}}"#)),
+        };
+        let engine = fake_engine::start(&dir, move |request| (Duration::ZERO, answer(request))).await;
+        let (running, node) = (fake_engine::running(&engine).await, NodeName::new("worker-1"));
+        let act = Act { running: &running, node: &node, doing: "killing" };
+        let member = act.member().unwrap();
+        let mut control = member.control.lock().await;
+        let is_killed = act.kill(member, &mut control).await.is_ok();
+        (is_killed, (0..2).filter(|_| control.own.explain(Change::Died)).count())
+    }
+
+    #[tokio::test]
+    async fn a_kill_that_the_engine_has_not_answered_in_time_is_ours() {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = fake_engine::start(&dir, |_| (2 * AGREE_WITHIN, DONE.to_owned())).await;
+        let (running, node) = (fake_engine::running(&engine).await, NodeName::new("worker-1"));
+        let act = Act { running: &running, node: &node, doing: "killing" };
+        let member = act.member().unwrap();
+        let mut control = member.control.lock().await;
+        tokio::time::pause();
+        let error = act.kill(member, &mut control).await.unwrap_err();
+        assert_eq!(error.why, "the engine gave no answer within 10 s", "nobody knows whether it still runs");
+        assert!(control.own.explain(Change::Died) && !control.own.explain(Change::Died));
     }
 
     #[tokio::test]

@@ -189,7 +189,7 @@ pub(crate) fn check_object(
             holds::check(operations, &holds).map_or_else(conflict, |()| Verdict::Linearizable)
         }
         Method::Search => {
-            let mut model = Model::new(options.model, options.initial, history, operations);
+            let mut model = Model::new(options.model, options.initial, history);
             let (search, done) = Searcher::new(&mut model, operations, options.memory, *left).run();
             *left = left.saturating_sub(done);
             match search {

@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use crate::{
-    operation::{Action, Client, History, Operation, Value},
+    operation::{Action, Client, History, Value},
     text::shortened,
 };
 
@@ -78,23 +78,15 @@ pub(crate) struct Model<'a> {
     appended: FxHashMap<(State, Value), State>,
     /// Bytes of the values that appends made.
     bytes: usize,
-    /// Tokens in their order.
+    /// The tokens that a lock can have given last, and their ranks: the index of each, and 1.
     tokens: Vec<i64>,
+    ranks: FxHashMap<i64, u64>,
 }
 
 impl<'a> Model<'a> {
-    pub(crate) fn new(kind: ModelKind, initial: Value, history: &'a History, operations: &[Operation]) -> Model<'a> {
-        let mut tokens: Vec<i64> = operations
-            .iter()
-            .filter_map(|operation| match operation.action {
-                Action::Acquire(token) => token,
-                _ => None,
-            })
-            .collect();
-        tokens.sort_unstable();
-        tokens.dedup();
-        let (made, made_states, appended) = Default::default();
-        Model { kind, initial, history, made, made_states, appended, bytes: 0, tokens }
+    pub(crate) fn new(kind: ModelKind, initial: Value, history: &'a History) -> Model<'a> {
+        let (made, made_states, appended, tokens, ranks) = Default::default();
+        Model { kind, initial, history, made, made_states, appended, bytes: 0, tokens, ranks }
     }
 
     pub(crate) fn initial(&self) -> State {
@@ -103,7 +95,7 @@ impl<'a> Model<'a> {
 
     /// Bytes that the states need.
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes + self.appended.len() * 48
+        self.bytes + (self.appended.len() + self.tokens.len()) * 48
     }
 
     /// The state after the operation, or `None` if the object cannot give this answer in this state.
@@ -179,22 +171,30 @@ impl<'a> Model<'a> {
         next
     }
 
-    fn acquire(&self, state: State, client: Client, token: Option<i64>) -> Option<State> {
+    fn acquire(&mut self, state: State, client: Client, token: Option<i64>) -> Option<State> {
         let (holder, rank) = (state >> 32, state & u64::from(u32::MAX));
         if holder != FREE {
             return None;
         }
-        let rank = match (self.kind, token) {
-            (ModelKind::FencedMutex, Some(token)) => {
-                let next = self.tokens.partition_point(|known| *known <= token) as u64;
-                if next <= rank {
-                    return None;
-                }
-                next
-            }
-            _ => rank,
-        };
+        let rank = if self.kind == ModelKind::FencedMutex { self.next_rank(rank, token)? } else { rank };
         Some(self.holder(client) << 32 | rank)
+    }
+
+    /// The rank after an acquisition with this token. An unknown token is a number too, so it is at least the next one
+    /// after the last token; any larger one would allow less later. Before the first known token it can be any number.
+    fn next_rank(&mut self, rank: u64, token: Option<i64>) -> Option<u64> {
+        let last = rank.checked_sub(1).map(|last| self.tokens[last as usize]);
+        let next = match (last, token) {
+            (None, None) => return Some(0),
+            (Some(last), None) => last.saturating_add(1),
+            (last, Some(token)) if last.is_none_or(|last| token > last) => token,
+            _ => return None,
+        };
+        let rank = self.ranks.entry(next).or_insert_with(|| {
+            self.tokens.push(next);
+            self.tokens.len() as u64
+        });
+        Some(*rank)
     }
 
     fn release(&self, state: State, client: Client) -> Option<State> {

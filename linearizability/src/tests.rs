@@ -44,8 +44,9 @@ impl Truth {
             Action::Acquire(token) => {
                 next.holder = Some(operation.client.0);
                 let is_fenced = kind == ModelKind::FencedMutex;
-                if let Some(token) = token.filter(|_| is_fenced) {
-                    next.token = token;
+                if is_fenced {
+                    // Nobody knows the token, but it is larger than the last one.
+                    next.token = token.unwrap_or(self.token + 1);
                 }
                 self.holder.is_none() && (!is_fenced || token.is_none_or(|token| token > self.token))
             }

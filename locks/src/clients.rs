@@ -24,7 +24,7 @@ use crate::{
     redis_node::RedisProtocol,
     redis_replicated,
     redlock::{self, Redlock},
-    servers::{CannotBuild, Connected, ServerAddress, Servers, TokenSource},
+    servers::{CannotBuild, Connected, Connecting, ServerAddress, Servers, TokenSource},
     zookeeper,
 };
 
@@ -160,7 +160,7 @@ const fn of_session<L: SessionLock>() -> Client {
 }
 
 #[cfg(not(feature = "dynamodb"))]
-fn connect_dynamodb(_: &'static str, _: Vec<ServerAddress>, _: usize) -> Reply<Result<Connected, NodeError>> {
+fn connect_dynamodb(_: &'static str, _: Vec<ServerAddress>, _: Connecting) -> Reply<Result<Connected, NodeError>> {
     let why = "this build has no connection to DynamoDB; build it with `--features dynamodb`";
     Box::pin(std::future::ready(Err(NodeError::Definite(why.into()))))
 }
@@ -168,10 +168,9 @@ fn connect_dynamodb(_: &'static str, _: Vec<ServerAddress>, _: usize) -> Reply<R
 /// The clients whose connection this build leaves out, each with the cargo feature that brings it.
 const LEFT_OUT: &[(&str, &str)] = if cfg!(feature = "dynamodb") { &[] } else { &[("dynamodb", "dynamodb")] };
 
-/// Connects the client of this name to real servers in the background, and asks each server for its version. The last
-/// argument is the number of the process, which decides the member of a store that the process asks first. Connecting
+/// Connects the client of this name to real servers in the background, and asks each server for its version. Connecting
 /// needs a Tokio runtime.
-pub type Connect = fn(&'static str, Vec<ServerAddress>, usize) -> Reply<Result<Connected, NodeError>>;
+pub type Connect = fn(&'static str, Vec<ServerAddress>, Connecting) -> Reply<Result<Connected, NodeError>>;
 
 /// Builds a lock over its servers, with tokens from this source.
 pub type Build = fn(Servers, TokenSource, Arc<dyn Clock>) -> Result<Arc<dyn Lock>, CannotBuild>;

@@ -27,7 +27,7 @@ use tokio::{
 use crate::{
     access::Access,
     ports::{Node, NodeError, Reply, Step, StepAnswer},
-    servers::{Connected, ServerAddress, Servers, ask_versions},
+    servers::{Connected, Connecting, ServerAddress, Servers, ask_versions},
     stream::{self, Stream},
 };
 
@@ -100,10 +100,10 @@ pub(crate) fn connect<P: Protocol>(server: ServerAddress) -> Arc<dyn Node> {
 pub(crate) fn connect_all<P: Protocol>(
     _client: &'static str,
     servers: Vec<ServerAddress>,
-    _process: usize,
+    connecting: Connecting,
 ) -> Reply<Result<Connected, NodeError>> {
     Box::pin(async move {
-        let versions = ask_versions(&servers, server_version::<P>).await;
+        let versions = ask_versions(&servers, connecting, server_version::<P>).await;
         let nodes = servers.into_iter().map(connect::<P>).collect();
         Ok(Connected { servers: Servers::Nodes(nodes), versions })
     })

@@ -46,7 +46,7 @@ use crate::{
     connection::driven,
     hold::{Key, Token},
     ports::{Change, Condition, NodeError, Record, RecordVersion, Reply, Table},
-    servers::{Connected, ServerAddress, Servers, ask_versions},
+    servers::{Connected, Connecting, ServerAddress, Servers, ask_versions},
     stream::tcp,
     validity::whole_ms,
 };
@@ -77,10 +77,10 @@ struct DynamodbTable {
 pub(crate) fn connect(
     _client: &'static str,
     servers: Vec<ServerAddress>,
-    _process: usize,
+    connecting: Connecting,
 ) -> Reply<Result<Connected, NodeError>> {
     Box::pin(async move {
-        let versions = ask_versions(&servers, server_version).await;
+        let versions = ask_versions(&servers, connecting, server_version).await;
         let [server] = <[_; 1]>::try_from(servers)
             .map_err(|servers| NodeError::Definite(format!("expected one server, found {}", servers.len())))?;
         let table = DynamodbTable { name: server.name, client: client(&server.address) };

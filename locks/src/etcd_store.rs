@@ -34,7 +34,7 @@ use crate::{
     hold::{Key, Owner, path_part},
     mode::Mode,
     ports::{LeaseId, NodeError, Op, Reply, Revision, Store, StoreAnswer},
-    servers::{Connected, ServerAddress, Servers, ask_versions},
+    servers::{Connected, Connecting, ServerAddress, Servers, ask_versions},
 };
 
 mod created;
@@ -112,15 +112,15 @@ pub async fn connect(name: &str, members: &[ServerAddress], first: usize) -> Res
 }
 
 /// Connects to the members of one cluster, and asks each for its version. The first request goes to the member number
-/// `process` (modulo their count).
+/// `process` of `connecting` (modulo their count).
 pub(crate) fn connect_members(
     client: &'static str,
     members: Vec<ServerAddress>,
-    process: usize,
+    connecting: Connecting,
 ) -> Reply<Result<Connected, NodeError>> {
     Box::pin(async move {
-        let versions = ask_versions(&members, member_version).await;
-        Ok(Connected { servers: Servers::Store(connect(client, &members, process).await?), versions })
+        let versions = ask_versions(&members, connecting, member_version).await;
+        Ok(Connected { servers: Servers::Store(connect(client, &members, connecting.process).await?), versions })
     })
 }
 

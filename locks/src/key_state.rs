@@ -59,6 +59,17 @@ impl KeyState {
         }
     }
 
+    /// As [`KeyState::apply`], on a key whose lease may have ended. Only another lock in its place removes the lock: if
+    /// the clock goes back, the lock is there again, as in a row of a table that no statement has changed.
+    pub fn apply_keeping_expired(&mut self, step: &Step, now_ms: u64) -> StepAnswer {
+        let expired = self.held.take_if(|held| held.is_over(now_ms));
+        let answer = self.apply(step, now_ms);
+        if self.held.is_none() {
+            self.held = expired;
+        }
+        answer
+    }
+
     /// The owner at `now_ms`.
     pub fn owner(&self, now_ms: u64) -> Option<&Owner> {
         self.held.as_ref().filter(|held| !held.is_over(now_ms)).map(|held| &held.owner)

@@ -112,4 +112,4 @@ pub use redis_node::{connect as connect_redis, server_version};
 pub use redlock::Redlock;
 pub use reentrant::Reentrant;
 pub use retry::{Retry, RetryDelay};
-pub use servers::{CannotBuild, Connected, ServerAddress, Servers, TokenSource};
+pub use servers::{CannotBuild, Connected, Connecting, ServerAddress, Servers, TokenSource};

@@ -54,7 +54,7 @@ use crate::{
     one_server::OneServer,
     ports::{Cleanup, Clock, Lock, NodeError, Operation, Reply, Round, Watch},
     postgres::{BEGIN_TLS, PostgresProtocol, create_schema, failure, said, settings},
-    servers::{CannotBuild, Connected, ServerAddress, Servers, TokenSource, ask_versions},
+    servers::{CannotBuild, Connected, Connecting, ServerAddress, Servers, TokenSource, ask_versions},
     stream,
     validity::{self, whole_ms},
 };
@@ -96,10 +96,10 @@ pub(crate) trait SessionLock: Sized + Send + Sync + 'static {
 pub(crate) fn connect(
     _client: &'static str,
     servers: Vec<ServerAddress>,
-    _process: usize,
+    connecting: Connecting,
 ) -> Reply<Result<Connected, NodeError>> {
     Box::pin(async move {
-        let versions = ask_versions(&servers, server_version::<PostgresProtocol>).await;
+        let versions = ask_versions(&servers, connecting, server_version::<PostgresProtocol>).await;
         Ok(Connected { servers: Servers::Addresses(servers), versions })
     })
 }

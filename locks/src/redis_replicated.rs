@@ -36,7 +36,7 @@ use crate::{
     redis_wire::Wire,
     redlock::Redlock,
     replication::Replication,
-    servers::{CannotBuild, Connected, ServerAddress, Servers, TokenSource, ask_versions},
+    servers::{CannotBuild, Connected, Connecting, ServerAddress, Servers, TokenSource, ask_versions},
     stream::{self, Stream, host},
     validity,
 };
@@ -116,29 +116,29 @@ async fn acknowledged(session: Wire, timeout: Duration) -> Result<(), NodeError>
 pub(crate) fn connect(
     _client: &'static str,
     servers: Vec<ServerAddress>,
-    process: usize,
+    connecting: Connecting,
 ) -> Reply<Result<Connected, NodeError>> {
-    connect_by::<RedisProtocol>(servers, process, SENTINEL_PORT)
+    connect_by::<RedisProtocol>(servers, connecting, SENTINEL_PORT)
 }
 
 /// The same for the variant with `WAIT`.
 pub(crate) fn connect_waiting(
     _client: &'static str,
     servers: Vec<ServerAddress>,
-    process: usize,
+    connecting: Connecting,
 ) -> Reply<Result<Connected, NodeError>> {
-    connect_by::<WaitProtocol>(servers, process, SENTINEL_PORT)
+    connect_by::<WaitProtocol>(servers, connecting, SENTINEL_PORT)
 }
 
 fn connect_by<P: Protocol>(
     servers: Vec<ServerAddress>,
-    process: usize,
+    connecting: Connecting,
     sentinel_port: u16,
 ) -> Reply<Result<Connected, NodeError>> {
     Box::pin(async move {
-        let versions = ask_versions(&servers, connection::server_version::<RedisProtocol>).await;
+        let versions = ask_versions(&servers, connecting, connection::server_version::<RedisProtocol>).await;
         let nodes = servers.iter().map(|server| connection::connect::<P>(server.clone())).collect();
-        let mut sentinels = Sentinels::new(servers, process, sentinel_port);
+        let mut sentinels = Sentinels::new(servers, connecting.process, sentinel_port);
         // A process that starts in the middle of a failover begins with any server, and looks again soon.
         let first = time::timeout(FOUND_WITHIN, async {
             loop {

@@ -329,11 +329,17 @@ impl Attempt<'_> {
     }
 
     /// Returns whether the attempt needs an undo because it may have left a key behind. With one node, a definite
-    /// answer says that no key is left, and an undo would double the load of a contended lock. With several nodes, the
+    /// answer to the first round says that no key is left, and an undo would double the load of a contended lock. The
+    /// second round fails after the grant, so nothing that it says means that the key is gone. With several nodes, the
     /// attempt is always undone.
     fn needs_undo(&self, failure: &Failure) -> bool {
         let several = self.lock.nodes.len() > 1;
-        several || failure.outcome == Outcome::Indeterminate || failure.reason == FailureReason::Validity
+        let has_second_round = matches!(self.lock.tokens, TokenSource::TwoPhase | TokenSource::TwoPhaseFast);
+        let may_be_granted = has_second_round && failure.reason != FailureReason::Held;
+        several
+            || may_be_granted
+            || failure.outcome == Outcome::Indeterminate
+            || failure.reason == FailureReason::Validity
     }
 
     /// Removes the keys that the attempt may have left behind, on all nodes. A node that never answered may have set

@@ -11,8 +11,8 @@ use crate::{
     replication::Replication,
 };
 
-/// The time within which each server must say its version. A busy machine can leave a server without a processor for
-/// seconds, and no lock is timed yet.
+/// The time within which each server must say its version before a run begins. A busy machine can leave a server
+/// without a processor for seconds, and no lock is timed yet.
 const VERSION_WITHIN: Duration = Duration::from_secs(15);
 /// The pause before a server is asked again.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
@@ -35,6 +35,16 @@ impl ServerAddress {
     }
 }
 
+/// The process that connects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Connecting {
+    /// The number of the process, which decides the member of a store that the process asks first.
+    pub process: usize,
+    /// True if the process starts in the middle of a run, when servers may be down. It asks each server for its version
+    /// only once: its clients must not wait for servers that their lock does not need.
+    pub is_late: bool,
+}
+
 /// Servers that a client can use, and the versions that they gave.
 pub struct Connected {
     /// The servers.
@@ -43,15 +53,17 @@ pub struct Connected {
     pub versions: Vec<Result<String, NodeError>>,
 }
 
-/// Asks each server for its version, again and again for at most 15 s. The last answer or error of each counts.
+/// Asks each server for its version, again and again for at most 15 s. The last answer or error of each counts. A late
+/// process asks once.
 pub(crate) async fn ask_versions(
     servers: &[ServerAddress],
+    Connecting { is_late, .. }: Connecting,
     ask: impl AsyncFn(&ServerAddress) -> Result<String, NodeError>,
 ) -> Vec<Result<String, NodeError>> {
     let until = time::Instant::now() + VERSION_WITHIN;
     let patiently = async |server: &ServerAddress| loop {
         let said = ask(server).await;
-        if said.is_ok() || time::Instant::now() >= until {
+        if is_late || said.is_ok() || time::Instant::now() >= until {
             return said;
         }
         time::sleep(ASK_AGAIN).await;
@@ -194,7 +206,7 @@ mod tests {
     use super::*;
 
     /// The versions of two servers that answer from the question number `answered` on.
-    async fn versions(answered: usize) -> Vec<Result<String, NodeError>> {
+    async fn versions(answered: usize, is_late: bool) -> Vec<Result<String, NodeError>> {
         let servers = ["redis-1", "redis-2"].map(|name| ServerAddress::new(name, "127.0.0.1:1"));
         let asked = AtomicUsize::new(0);
         let ask = async |server: &ServerAddress| {
@@ -203,14 +215,14 @@ mod tests {
             }
             Ok(format!("7.0.15 of {}", server.name))
         };
-        ask_versions(&servers, ask).await
+        ask_versions(&servers, Connecting { process: 0, is_late }, ask).await
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_server_that_starts_late_has_a_version() {
         let began = time::Instant::now();
         let expected = ["redis-1", "redis-2"].map(|name| Ok::<_, NodeError>(format!("7.0.15 of {name}")));
-        assert_eq!(versions(7).await, expected);
+        assert_eq!(versions(7, false).await, expected);
         assert!(began.elapsed() < VERSION_WITHIN);
     }
 
@@ -218,7 +230,15 @@ mod tests {
     async fn a_server_that_never_starts_has_a_reason() {
         let began = time::Instant::now();
         let expected = [1, 2].map(|_| Err::<String, _>(NodeError::Definite("starting".to_owned())));
-        assert_eq!(versions(usize::MAX).await, expected);
+        assert_eq!(versions(usize::MAX, false).await, expected);
         assert!((VERSION_WITHIN..VERSION_WITHIN * 2).contains(&began.elapsed()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_late_process_waits_for_no_server_that_is_down() {
+        let began = time::Instant::now();
+        let said = versions(1, true).await;
+        assert_eq!(said.iter().map(Result::is_ok).collect::<Vec<_>>(), [false, true]);
+        assert_eq!(began.elapsed(), Duration::ZERO);
     }
 }

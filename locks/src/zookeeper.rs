@@ -62,7 +62,7 @@ use crate::{
     hold::{Key, Owner, path_part},
     mode::Mode,
     ports::{LeaseId, NodeError, Op, Reply, Revision, Store, StoreAnswer},
-    servers::{Connected, ServerAddress, Servers, ask_versions},
+    servers::{Connected, Connecting, ServerAddress, Servers, ask_versions},
 };
 
 /// The parent of all queues.
@@ -127,28 +127,31 @@ struct EnsembleStore(Arc<Ensemble>);
 pub(crate) fn connect(
     client: &'static str,
     servers: Vec<ServerAddress>,
-    _: usize,
+    connecting: Connecting,
 ) -> Reply<Result<Connected, NodeError>> {
-    connect_watching(client, servers, Watched::Predecessor)
+    connect_watching(client, servers, connecting, Watched::Predecessor)
 }
 
 /// Prepares the lock `zookeeper-herd`, whose waiting clients watch all children of the queue.
 pub(crate) fn connect_herd(
     client: &'static str,
     servers: Vec<ServerAddress>,
-    _: usize,
+    connecting: Connecting,
 ) -> Reply<Result<Connected, NodeError>> {
-    connect_watching(client, servers, Watched::Children)
+    connect_watching(client, servers, connecting, Watched::Children)
 }
 
 fn connect_watching(
     client: &'static str,
     servers: Vec<ServerAddress>,
+    connecting: Connecting,
     watched: Watched,
 ) -> Reply<Result<Connected, NodeError>> {
     Box::pin(async move {
-        let versions =
-            ask_versions(&servers, async |server: &ServerAddress| version::server_version(&server.address).await).await;
+        let asking = ask_versions(&servers, connecting, async |server: &ServerAddress| {
+            version::server_version(&server.address).await
+        });
+        let versions = asking.await;
         let servers = servers.into_iter().map(|server| server.address).collect::<Vec<_>>().join(",");
         let ensemble = Ensemble { name: client.to_owned(), servers, watched, state: Mutex::default() };
         Ok(Connected { servers: Servers::Store(Arc::new(EnsembleStore(Arc::new(ensemble)))), versions })

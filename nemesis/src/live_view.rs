@@ -285,10 +285,10 @@ impl View {
         self.former.iter().rev().find(|(p, _)| p == process).map(|(_, last)| *last)
     }
 
-    /// Returns the longest stall of `process` that ended after `after`.
+    /// Returns the stall of `process` with the longest part after `after`.
     pub fn stall(&self, process: &ProcessName, after: Stamp) -> Option<(Stamp, Stamp)> {
         let mine = self.stalls.iter().filter(|(p, _, to)| p == process && *to > after);
-        mine.map(|(_, from, to)| (*from, *to)).max_by_key(|(from, to)| to.since(*from))
+        mine.map(|(_, from, to)| (*from, *to)).max_by_key(|(from, to)| to.since((*from).max(after)))
     }
 
     /// Returns the longest stall of `process` that overlaps with this span.

@@ -108,7 +108,10 @@ async fn freeze_for(injection: &Injection<'_>, mode: FreezeMode, lasting: Durati
     let healed = injection.stamp(FaultPhase::Healed).await?;
 
     let least = lasting.mul_f64(PROVED_FROM);
-    let gap = |view: &crate::View| view.stall(&process, requested).filter(|(from, to)| to.since(*from) >= least);
+    // Somebody else may have frozen the target before: the time before the request is not of this fault.
+    let gap = |view: &crate::View| {
+        view.stall(&process, requested).filter(|(from, to)| to.since((*from).max(requested)) >= least)
+    };
     match injection.live_view.within(injection.control, PROOF, gap).await {
         Some((from, to)) => {
             injection.stamp(FaultPhase::Proved { from, to }).await?;
@@ -118,7 +121,7 @@ async fn freeze_for(injection: &Injection<'_>, mode: FreezeMode, lasting: Durati
             let longest = injection
                 .live_view
                 .look(|view| view.stall(&process, requested))
-                .map_or(0, |(f, t)| t.since(f).as_millis());
+                .map_or(0, |(f, t)| t.since(f.max(requested)).as_millis());
             let engine = injected.err().map(|e| format!("; the engine said: {e}")).unwrap_or_default();
             let why = format!(
                 "expected a gap of ≥ {} ms between ticks, longest seen: {longest} ms{engine}",
@@ -287,6 +290,25 @@ mod tests {
         engine.happens(&[(8, stall(3, 8))]);
         let (phases, _) = paused("worker-1", engine);
         assert!(matches!(&phases[4], FaultPhase::Unproved { why } if why.contains("longest seen: 0 ms")), "{phases:?}");
+    }
+
+    #[test]
+    fn a_freeze_from_before_a_pause_does_not_prove_it() {
+        // Somebody else has frozen worker-1, so the engine refuses another freeze. The heal ends the first freeze, two
+        // seconds after the request.
+        let engine = Engine { fails: true, thawing: vec![(12, stall(3, 12))], ..Engine::new() };
+        let (phases, _) = paused("worker-1", engine);
+        let is_unproved = |phase: &FaultPhase| match phase {
+            FaultPhase::Unproved { why } => why.contains("longest seen: 2000 ms; the engine said: "),
+            _ => false,
+        };
+        assert!(phases.iter().any(is_unproved), "{phases:?}");
+    }
+
+    #[test]
+    fn a_longer_stall_from_before_a_pause_does_not_hide_its_proof() {
+        let engine = Engine { thawing: vec![(11, stall(1, 11)), (16, stall(12, 16))], ..Engine::new() };
+        assert_eq!(paused("worker-1", engine).0[4], FaultPhase::Proved { from: at(12), to: at(16) });
     }
 
     #[test]

@@ -24,6 +24,9 @@ pub(crate) enum NodeModel {
     Memory { server: LockServer, has_marker: bool },
 }
 
+/// The backend whose servers remove no expired lock: only the next owner takes the row.
+const KEEPS_EXPIRED: &str = "postgres";
+
 /// The models of the servers.
 pub(crate) struct Servers {
     /// The independent nodes, by lock node; empty if the backend is a store.
@@ -50,6 +53,7 @@ impl Servers {
             }
             let wall = duration(Clocks::right(START).wall.shows_ns(START));
             let model = RedisModel::new(plan.persistence()).started(wall);
+            let model = model.keeping_expired(backend == KEEPS_EXPIRED);
             NodeModel::Redis(if drops_counters { model.dropping_counters() } else { model })
         };
         let nodes = plan.lock_nodes.iter().filter(|_| !is_store);
@@ -180,10 +184,11 @@ pub(crate) fn policy(plan: &Plan, bug: Option<&str>, seed: u64) -> Result<Policy
 
 #[cfg(test)]
 mod tests {
+    use history::{ClockChange, WhichClock};
     use locks::Token;
 
     use super::*;
-    use crate::world::tests::{REDIS, world};
+    use crate::world::tests::{REDIS, world, world_of};
 
     const LEASE: Duration = Duration::from_secs(10);
 
@@ -207,6 +212,20 @@ mod tests {
             world.servers.take_over(0, &[1, 2, 3]);
             let granted = lock(&world.servers.nodes[0]).apply(&acquire("b"), now);
             assert_eq!(granted, StepAnswer::Granted(Token(6)), "node {largest} has the largest");
+        }
+    }
+
+    #[test]
+    fn the_heal_of_a_clock_brings_back_the_locks_that_a_server_keeps() {
+        for (backend, keeps_expired) in [("redis", false), ("postgres", true)] {
+            let world = world_of(1, REDIS, backend);
+            lock(&world.servers.nodes[0]).apply(&acquire("a"), world.wall(0));
+            let jump = 2 * i64::try_from(LEASE.as_millis()).unwrap();
+            for by_ms in [jump, -jump] {
+                world.move_clock(0, WhichClock::Wall, ClockChange::JumpMs(by_ms));
+            }
+            let owner = lock(&world.servers.nodes[0]).owner(&Key::new("k0"), world.wall(0)).cloned();
+            assert_eq!(owner.is_some(), keeps_expired);
         }
     }
 

@@ -30,6 +30,14 @@ async fn held(acquire: &str) -> (Result<String, String>, usize) {
     checked(Check::Held, Duration::from_secs(10), acquire).await
 }
 
+#[test]
+fn a_program_gets_the_host_of_a_server_without_brackets() {
+    for (address, host) in [("127.0.0.1:6379", "127.0.0.1"), ("localhost:6379", "localhost"), ("[::1]:6379", "::1")] {
+        let server = server(&("redis-1".to_owned(), address.to_owned()));
+        assert_eq!((server.host.as_str(), server.port), (host, 6_379));
+    }
+}
+
 #[tokio::test]
 async fn a_token_that_does_not_grow_is_wrong() {
     let with_tokens = |second: u32| {

@@ -23,6 +23,8 @@ pub struct Finding {
     pub reduced: Option<Reduced>,
     /// The first seed whose plan did not give the violation again, and so was not reduced.
     pub not_again: Option<SeedError>,
+    /// True if the budget of time ended before the reduction. The chart that follows is not part of the budget.
+    pub is_cut_short: bool,
     /// The plan as `plan.toml`.
     pub toml: String,
     /// The probability of the violation over the time of its run, if it was drawn.
@@ -107,6 +109,7 @@ mod tests {
             seed: 7,
             reduced: Some(reduced),
             not_again: None,
+            is_cut_short: false,
             toml: String::new(),
             inevitability: None,
             saved: None,

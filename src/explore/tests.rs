@@ -55,6 +55,22 @@ fn a_plan_that_does_not_violate_again_is_a_finding_without_a_reduction() {
     assert!(unreduced.results().unwrap().text(10).contains("--limit is 0"));
 }
 
+#[test]
+fn a_budget_that_ends_after_a_reduction_has_not_cut_it_short() {
+    let scenario = Scenario::of("redlock").unwrap();
+    let source = Source { scenario, swarm: None, plans: BTreeMap::from([(7, plan())]) };
+    let seen = Occurrences { count: 1, seeds: vec![7] };
+    let cut_short = |limit, deadline| {
+        let limits = Limits { deadline, jobs: 1 };
+        source.finding(&class("pause"), &seen, limit, limits).unwrap().is_cut_short
+    };
+    let (over, later) = (Instant::now(), Instant::now() + Duration::from_secs(3_600));
+    assert!(cut_short(1, Some(over)));
+    // The chart is drawn after this, and takes no time of the budget.
+    assert!(!cut_short(1, Some(later)) && !cut_short(1, None));
+    assert!(!cut_short(0, Some(over)), "nothing is minimized");
+}
+
 /// The source of the plans of `harness explore` with these flags.
 fn source(flags: &str) -> Source {
     let words = format!("harness explore {flags}");

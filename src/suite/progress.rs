@@ -12,7 +12,8 @@ const EVERY: Duration = Duration::from_secs(1);
 pub struct Progress {
     runs: usize,
     done: usize,
-    red: usize,
+    not_as_expected: usize,
+    infrastructure: usize,
     planned_left: Duration,
     planned_done: Duration,
     took: Duration,
@@ -25,7 +26,8 @@ impl Progress {
         Progress {
             runs: planned.len(),
             done: 0,
-            red: 0,
+            not_as_expected: 0,
+            infrastructure: 0,
             planned_left: planned.iter().sum(),
             planned_done: Duration::ZERO,
             took: Duration::ZERO,
@@ -37,7 +39,8 @@ impl Progress {
     pub fn add(&mut self, run: &CaseRun, planned: Duration) -> Option<String> {
         let took = Duration::try_from_secs_f64(run.took_s).unwrap_or_default();
         self.done += 1;
-        self.red += usize::from(!matches!(run.outcome, Outcome::AsExpected | Outcome::Inconclusive));
+        self.not_as_expected += usize::from(run.outcome == Outcome::NotAsExpected);
+        self.infrastructure += usize::from(run.outcome == Outcome::Infrastructure);
         self.planned_left = self.planned_left.saturating_sub(planned);
         self.planned_done += planned;
         self.took += took;
@@ -46,7 +49,9 @@ impl Progress {
             return None;
         }
         self.since_line = Duration::ZERO;
-        let red = if self.red > 0 { format!(", {} NOT as expected", self.red) } else { String::new() };
+        let counted = [(self.not_as_expected, "NOT as expected"), (self.infrastructure, "infrastructure")];
+        let counted = counted.into_iter().filter(|(count, _)| *count > 0);
+        let red: String = counted.map(|(count, what)| format!(", {count} {what}")).collect();
         let left = match self.left() {
             Duration::ZERO => String::new(),
             left => format!("; about {} left", humantime::format_duration(left)),
@@ -81,6 +86,16 @@ mod tests {
         assert_eq!(line, "2 of 11 runs, 1 NOT as expected; about 3m left");
         (0..8).for_each(|_| _ = progress.add(&of(Outcome::Inconclusive, 20.0), PLANNED));
         assert_eq!(progress.add(&of(Outcome::AsExpected, 20.0), PLANNED).unwrap(), "11 of 11 runs, 1 NOT as expected");
+    }
+
+    #[test]
+    fn a_run_that_the_harness_could_not_make_contradicts_no_expectation() {
+        let mut progress = Progress::new(&[PLANNED; 3]);
+        let of = |outcome| CaseRun { outcome, took_s: 20.0, ..run("K1", 0) };
+        let line = progress.add(&of(Outcome::Infrastructure), PLANNED).unwrap();
+        assert_eq!(line, "1 of 3 runs, 1 infrastructure; about 40s left");
+        let line = progress.add(&of(Outcome::NotAsExpected), PLANNED).unwrap();
+        assert_eq!(line, "2 of 3 runs, 1 NOT as expected, 1 infrastructure; about 20s left");
     }
 
     #[test]

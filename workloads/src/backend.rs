@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use history::{NodeName, Plan, Tokens};
 use locks::{
-    CannotBuild, Capability, Client, Clock, Lock, NodeError, Reentrant, ServerAddress, Servers, TokenSource,
+    CannotBuild, Capability, Client, Clock, Connecting, Lock, NodeError, Reentrant, ServerAddress, Servers,
+    TokenSource,
     planted::{CannotPlant, PlantedBug},
 };
 
@@ -139,8 +140,8 @@ impl Backend {
     }
 
     /// Connects to the real servers of a configuration, and asks each for its version. A process that
-    /// `is_late` starts in the middle of a run, when servers may be down or cut off: a server that gives no answer then
-    /// has no version.
+    /// `is_late` starts in the middle of a run, when servers may be down or cut off: it asks each server once, and a
+    /// server that gives no answer then has no version.
     ///
     /// # Errors
     /// At the beginning of a run, a server gives no answer.
@@ -149,8 +150,8 @@ impl Backend {
         configuration: &Configuration,
         is_late: bool,
     ) -> Result<(Servers, Vec<(NodeName, String)>), NodeError> {
-        let (addresses, process) = (addresses(configuration), configuration.process as usize);
-        let connected = (self.client.connect)(self.client.name, addresses, process).await?;
+        let connecting = Connecting { process: configuration.process as usize, is_late };
+        let connected = (self.client.connect)(self.client.name, addresses(configuration), connecting).await?;
         let versions = configuration.lock_nodes.iter().zip(connected.versions);
         let versions = versions.filter(|(_, version)| version.is_ok() || !is_late);
         let versions = versions.map(|((name, _), version)| Ok((name.clone(), version?)));

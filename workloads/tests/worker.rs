@@ -18,8 +18,8 @@ use history::{
     Version, Workload,
 };
 use locks::{
-    Cleanup, Client, Clock, Connected, Hold, Lock, Node, NodeError, Owner, Redis, Released, Renewed, Reply, Round,
-    ServerAddress, Servers, Step, StepAnswer, Watch,
+    Cleanup, Client, Clock, Connected, Connecting, Hold, Lock, Node, NodeError, Owner, Redis, Released, Renewed, Reply,
+    Round, ServerAddress, Servers, Step, StepAnswer, Watch,
 };
 use resource::{ReadAnswer, WriteAnswer};
 use workloads::{
@@ -365,7 +365,7 @@ async fn only_a_worker_that_is_started_again_comes_up_without_a_lock() {
 }
 
 /// Connects to two servers, of which only the second says its version.
-fn half_connected(_: &'static str, _: Vec<ServerAddress>, _: usize) -> Reply<Result<Connected, NodeError>> {
+fn half_connected(_: &'static str, _: Vec<ServerAddress>, _: Connecting) -> Reply<Result<Connected, NodeError>> {
     let versions = vec![Err(NodeError::Definite("no answer".into())), Ok("7.0.15".into())];
     Box::pin(std::future::ready(Ok(Connected { servers: Servers::Nodes(Vec::new()), versions })))
 }

@@ -17,7 +17,9 @@ use anyhow::{Context, bail, ensure};
 use clap::Parser;
 use futures::{StreamExt, stream};
 use harness_bench::servers::Server;
-use locks::{BootClock, Client, FailureReason, Key, Lock, Outcome, Owner, ServerAddress, TokenSource, Unwatched};
+use locks::{
+    BootClock, Client, Connecting, FailureReason, Key, Lock, Outcome, Owner, ServerAddress, TokenSource, Unwatched,
+};
 use sample::{Kind, Sample, available_bytes};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
@@ -115,7 +117,8 @@ async fn connect(backend: &str, addresses: &[String], tokens: TokenSource) -> an
     let client = Client::named(backend).with_context(|| format!("`{backend}` is no lock"))?;
     let servers = addresses.iter().enumerate();
     let servers = servers.map(|(n, address)| ServerAddress::new(format!("{backend}-{}", n + 1), address)).collect();
-    let connected = (client.connect)(client.name, servers, 0).await.map_err(|error| anyhow::anyhow!("{error}"))?;
+    let connected = (client.connect)(client.name, servers, Connecting::default()).await;
+    let connected = connected.map_err(|error| anyhow::anyhow!("{error}"))?;
     for version in &connected.versions {
         version.as_ref().map_err(|error| anyhow::anyhow!("{backend}: {error}"))?;
     }

@@ -21,7 +21,7 @@ use harness_bench::{
     pinned::Pins,
     series::{Series, Times},
 };
-use locks::{BootClock, Client, Hold, Key, Lock, Owner, ServerAddress, Unwatched};
+use locks::{BootClock, Client, Connecting, Hold, Key, Lock, Owner, ServerAddress, Unwatched};
 
 /// Measures the clients of etcd, Postgres and ZooKeeper beside their wire, on servers that this program starts
 #[derive(Debug, Parser)]
@@ -111,7 +111,7 @@ async fn times(
 /// The lock of this project with this name, over one server.
 async fn ours(name: &'static str, address: &str) -> anyhow::Result<Arc<dyn Lock>> {
     let client = Client::named(name).with_context(|| format!("no client {name}"))?;
-    let connected = (client.connect)(name, vec![ServerAddress::new(name, address)], 0).await?;
+    let connected = (client.connect)(name, vec![ServerAddress::new(name, address)], Connecting::default()).await?;
     Ok((client.build)(connected.servers, client.tokens[0], Arc::new(BootClock))?)
 }
 

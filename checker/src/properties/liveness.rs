@@ -172,6 +172,7 @@ impl Judge for Liveness {
     }
 
     fn finish(mut self, run: &Run, ending: &Ending, _facts: &mut Facts) -> Vec<(Option<Arm>, Self::Verdict)> {
+        self.blocks.retain(|block| run.has_killed(block.blocked.fault));
         self.blocks.sort_by_key(|block| (block.killed, block.blocked.hold));
         let bound = self.blocked_keys.bound();
         let in_time = self.blocks.iter().filter(|b| b.lasted.is_some_and(|lasted| lasted <= bound)).count() as u64;

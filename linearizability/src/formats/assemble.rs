@@ -5,7 +5,7 @@ use rustc_hash::FxHashMap;
 use super::{
     edn::Edn,
     event::{Event, EventKind},
-    format::{Format, FormatError},
+    format::FormatError,
 };
 use crate::{
     model::ModelKind,
@@ -58,6 +58,34 @@ fn names_key(event: &Event) -> Option<bool> {
     }
 }
 
+/// Returns whether the value of a call on a lock is `[key nil]` or `[key {…}]`, as `jepsen.independent` writes it. The
+/// value of one lock is neither.
+fn names_lock(event: &Event) -> bool {
+    match event.value.untagged() {
+        Edn::List(items) => matches!(items.as_slice(), [_, Edn::Nil | Edn::Map(_)]),
+        _ => false,
+    }
+}
+
+/// Returns whether values are `[key value]`: those of a key-value store are, and those of several locks. Keys of one
+/// history that were taken for one lock would look like holds that overlap.
+pub(super) fn have_keys(events: &[Event], model: ModelKind) -> Result<bool, FormatError> {
+    if !model.is_lock() {
+        return Ok(model == ModelKind::Kv);
+    }
+    let first = |is_named: bool| {
+        let mut calls = events.iter().filter(|event| event.kind == EventKind::Invoke && event.key.is_none());
+        calls.find(|event| names_lock(event) == is_named)
+    };
+    match (first(true), first(false)) {
+        (Some(named), Some(plain)) => Err(wrong(
+            named,
+            format!("the call names a lock, `[key value]`, but the call of line {} names none", plain.line),
+        )),
+        (named, _) => Ok(named.is_some()),
+    }
+}
+
 /// The value of a form. The strings of a key-value store are their contents, so that texts can be added to them.
 pub(super) fn interned(values: &mut Values, model: ModelKind, form: &Edn) -> Value {
     match form {
@@ -90,8 +118,9 @@ enum Owner {
 }
 
 pub(super) struct Assembler {
-    format: Format,
     model: ModelKind,
+    /// True if values are `[key value]`, unless an event has `:key`.
+    has_keys: bool,
     history: History,
     clients: FxHashMap<Owner, Client>,
     /// The owner that a process names; `None` if it names several.
@@ -101,9 +130,9 @@ pub(super) struct Assembler {
 }
 
 impl Assembler {
-    pub(super) fn new(format: Format, model: ModelKind) -> Assembler {
+    pub(super) fn new(model: ModelKind, has_keys: bool) -> Assembler {
         let (history, clients, named, objects, pending) = Default::default();
-        Assembler { format, model, history, clients, named, objects, pending }
+        Assembler { model, has_keys, history, clients, named, objects, pending }
     }
 
     pub(super) fn add(&mut self, event: &Event) -> Result<(), FormatError> {
@@ -184,7 +213,7 @@ impl Assembler {
         if let Some(key) = &event.key {
             return Ok((self.history.values.name(&key.to_string()), value.clone()));
         }
-        if self.model != ModelKind::Kv {
+        if !self.has_keys {
             return Ok((Value::ABSENT, value.clone()));
         }
         match value.untagged() {
@@ -196,7 +225,7 @@ impl Assembler {
     }
 
     fn key_is_left_out(&self, event: &Event) -> bool {
-        self.model != ModelKind::Kv && event.key.is_none()
+        !self.has_keys && event.key.is_none()
     }
 
     fn action(
@@ -226,7 +255,7 @@ impl Assembler {
                 let Some((_, got)) = got else { return Ok(None) };
                 // As in Knossos, a read without a value says nothing; in a log of etcd's it says that the key is
                 // absent.
-                let is_silent = function == "read" && self.format == Format::JepsenEdn;
+                let is_silent = function == "read" && !call.event.is_of_log;
                 if *got == Edn::Nil && is_silent {
                     return Ok(None);
                 }
@@ -254,7 +283,7 @@ impl Assembler {
                 if is_refused {
                     // In a log of etcd's a refusal without a reason is an answer about the value. In Jepsen it says
                     // only that nothing was done.
-                    let is_answer = self.format == Format::PorcupineLog && matches!(answer, Answer::Refused(true));
+                    let is_answer = call.event.is_of_log && matches!(answer, Answer::Refused(true));
                     return Ok(is_answer.then_some(Action::CasRefused(from)));
                 }
                 Action::Cas(from, to)
@@ -302,7 +331,11 @@ impl Assembler {
 
     /// Keeps the owner that the process of an event names.
     fn note_owner(&mut self, event: &Event) {
-        let Some(owner) = self.owner(&event.value) else { return };
+        let value = match event.value.untagged() {
+            Edn::List(items) if self.has_keys && event.key.is_none() && items.len() == 2 => &items[1],
+            value => value,
+        };
+        let Some(owner) = self.owner(value) else { return };
         let client = self.client(owner);
         let known = self.named.entry(event.client.clone()).or_insert(Some(client));
         *known = known.filter(|known| *known == client);

@@ -24,6 +24,8 @@ pub(super) struct Event {
     pub(super) value: Edn,
     /// The object, where the record names it apart from the value.
     pub(super) key: Option<Edn>,
+    /// True for a line of etcd's log: there a read of nil and a refused compare-and-set say something about the value.
+    pub(super) is_of_log: bool,
 }
 
 impl EventKind {

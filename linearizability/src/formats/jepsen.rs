@@ -54,5 +54,5 @@ pub(super) fn event(line: usize, form: &Edn) -> Result<Option<Event>, FormatErro
     let kind = keyword(kind, "type")?;
     let kind = EventKind::named(&kind)
         .ok_or_else(|| wrong(format!("`:type :{}` is none of :invoke, :ok, :fail and :info", shortened(&kind))))?;
-    Ok(Some(Event { line, client, kind, function: keyword(function, "f")?, value, key }))
+    Ok(Some(Event { line, client, kind, function: keyword(function, "f")?, value, key, is_of_log: false }))
 }

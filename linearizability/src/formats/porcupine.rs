@@ -74,5 +74,6 @@ fn logged_event(rest: &str, line: usize) -> Result<Option<Event>, FormatError> {
     } else if kind(&forms) == Some(EventKind::Ok) {
         forms.truncate(4);
     }
-    jepsen::event(line, &Edn::List(forms))
+    let event = jepsen::event(line, &Edn::List(forms))?;
+    Ok(event.map(|event| Event { is_of_log: true, ..event }))
 }

@@ -81,6 +81,24 @@ fn a_read_of_nothing_and_a_refusal_mean_what_their_format_says() {
 }
 
 #[test]
+fn a_line_of_edn_in_a_log_says_what_edn_says() {
+    let judged_log = |text: &str| judged(Format::PorcupineLog, text, Asked::default()).1;
+    let line = |kind: &str, rest: &str| format!("{{:process 0, :type :{kind}, {rest}}}\n");
+    let written = line("invoke", ":f :write, :value 1") + &line("ok", ":f :write, :value 1");
+    for (call, kind, answer) in [
+        (":f :cas, :value [1 2]", "fail", ":f :cas, :value [1 2], :error :timed-out"),
+        (":f :read, :value nil", "ok", ":f :read, :value nil"),
+    ] {
+        let text = written.clone() + &line("invoke", call) + &line(kind, answer);
+        assert_eq!(judged_log(&text), Verdict::Linearizable, "{text}");
+        assert_eq!(judged_log(&text), judged(Format::JepsenEdn, &text, Asked::default()).1, "{text}");
+    }
+    let absent = line("invoke", ":f :get, :key 0, :value nil") + &line("ok", ":f :get, :key 0, :value nil");
+    let put = line("invoke", ":f :put, :key 0, :value 1") + &line("ok", ":f :put, :key 0, :value 1");
+    assert!(is_wrong(&judged_log(&(put + &absent))));
+}
+
+#[test]
 fn locks_know_their_owners_and_tokens_or_not() {
     let by_others = "[0 :invoke :acquire nil] [0 :ok :acquire nil] [1 :invoke :release nil] [1 :ok :release nil]";
     assert_eq!(edn(by_others, ModelKind::Mutex), Verdict::Linearizable);

@@ -136,7 +136,7 @@ impl Scripted {
 
     /// A lock that waits for every answer.
     async fn lock_with<P: Protocol>(&self, tokens: TokenSource) -> Arc<dyn Lock> {
-        let connected = connect_by::<P>(self.addresses(), 0, self.sentinel_port).await.unwrap();
+        let connected = connect_by::<P>(self.addresses(), Connecting::default(), self.sentinel_port).await.unwrap();
         assert!(connected.versions.iter().all(|version| version.as_deref() == Ok("7.0.15")));
         build(connected.servers, tokens, Arc::new(Stopped)).unwrap()
     }
@@ -250,7 +250,7 @@ async fn only_the_client_with_wait_asks_for_acknowledgements() {
         // The client looks in vain for a sentinel at the usual port, and begins with the first server. That time
         // passes at once.
         time::pause();
-        let connected = (client.connect)(client.name, servers.addresses(), 0).await.unwrap();
+        let connected = (client.connect)(client.name, servers.addresses(), Connecting::default()).await.unwrap();
         time::resume();
         let lock = (client.build)(connected.servers, TokenSource::Counter, Arc::new(BootClock)).unwrap();
         let (key, owner) = attempt();
@@ -268,7 +268,8 @@ async fn only_the_client_with_wait_asks_for_acknowledgements() {
 #[tokio::test]
 async fn the_client_follows_each_failover_although_no_operation_fails() {
     let servers = Scripted::start(77).await;
-    let connected = connect_by::<RedisProtocol>(servers.addresses(), 0, servers.sentinel_port).await.unwrap();
+    let (addresses, port) = (servers.addresses(), servers.sentinel_port);
+    let connected = connect_by::<RedisProtocol>(addresses, Connecting::default(), port).await.unwrap();
     let Servers::Replicated(replication) = connected.servers else { panic!("a primary and its replicas") };
     let followed = async |name: &str| {
         let following = async {

@@ -298,6 +298,6 @@ fn a_write_that_arrives_after_another_one_changes_nothing() {
 async fn a_build_without_the_feature_names_the_feature() {
     let client = locks::Client::named("dynamodb").unwrap();
     assert_eq!(client.missing_feature(), Some("dynamodb"));
-    let error = (client.connect)(client.name, Vec::new(), 0).await.err().unwrap();
+    let error = (client.connect)(client.name, Vec::new(), locks::Connecting::default()).await.err().unwrap();
     assert!(error.to_string().contains("--features dynamodb"), "{error}");
 }

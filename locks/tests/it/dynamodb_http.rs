@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use locks::{
-    BootClock, Client, FailureReason, Key, Lock, NodeAnswer, Outcome, Owner, ServerAddress, Token, TokenSource,
-    Unwatched,
+    BootClock, Client, Connecting, FailureReason, Key, Lock, NodeAnswer, Outcome, Owner, ServerAddress, Token,
+    TokenSource, Unwatched,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -56,7 +56,7 @@ async fn lock(answers: &'static [(u16, &str)]) -> Arc<dyn Lock> {
         }
     });
     let client = Client::named("dynamodb").unwrap();
-    let connected = (client.connect)(client.name, vec![address], 0).await.unwrap();
+    let connected = (client.connect)(client.name, vec![address], Connecting::default()).await.unwrap();
     assert_eq!(connected.versions, [Ok("test/1".to_owned())]);
     (client.build)(connected.servers, TokenSource::Counter, Arc::new(BootClock)).unwrap()
 }

@@ -12,8 +12,8 @@ use std::{
 };
 
 use locks::{
-    Clock, Hold, Key, Lock, Node, NodeError, Operation, Owner, Redlock, Reply, Round, Step, StepAnswer, Token,
-    TokenSource, Unwatched,
+    Clock, FailureReason, Hold, Key, Lock, Node, NodeError, Operation, Owner, Redlock, Reply, Round, Step, StepAnswer,
+    Token, TokenSource, Unwatched,
 };
 use proptest::prelude::*;
 use rand::{Rng, SeedableRng};
@@ -210,4 +210,35 @@ async fn the_fast_path_needs_a_majority_that_gave_the_largest_counter() {
         assert_eq!((given, wrote_back), (token, writes_back), "{before:?}, {silent} silent");
         assert!(have > before.len() / 2, "{before:?}: {have} nodes have what the client claims");
     }
+}
+
+/// A node that grants a key, and then refuses to write the token back, because it has no memory left.
+struct Full(Arc<FakeNode>);
+
+impl Node for Full {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn send(&self, step: Step) -> Reply<Result<StepAnswer, NodeError>> {
+        match step {
+            Step::RaiseFence(..) => Box::pin(std::future::ready(Err(NodeError::Definite("OOM".into())))),
+            step => self.0.send(step),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_back_that_the_only_node_refuses_leaves_no_key() {
+    let node = FakeNode::new("redis-1", MS);
+    let nodes = vec![Arc::new(Full(node.clone())) as Arc<dyn Node>];
+    let redlock = Redlock::new(nodes, ClientClock::new(), SLOW).unwrap();
+    let key = key();
+    let failure = redlock.acquire(&key, owner("a"), LEASE, &Unwatched).await.unwrap_err();
+    assert_eq!(failure.reason, FailureReason::Error("redis-1: OOM".into()));
+    assert_eq!((node.owner(), node.releases_done()), (None, 1), "the key would block others for a lease");
+    // A refusal in the first round leaves nothing to undo.
+    node.give_to("b");
+    let failure = redlock.acquire(&key, owner("c"), LEASE, &Unwatched).await.unwrap_err();
+    assert_eq!((failure.reason, node.releases_done()), (FailureReason::Held, 1));
 }

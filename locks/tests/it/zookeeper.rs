@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use locks::{
-    BootClock, Client, Clock, FailureReason, Hold, Key, Lock, Outcome, Owner, ServerAddress, Servers, TokenSource,
-    Unwatched,
+    BootClock, Client, Clock, Connecting, FailureReason, Hold, Key, Lock, Outcome, Owner, ServerAddress, Servers,
+    TokenSource, Unwatched,
 };
 use tokio::{
     task::JoinHandle,
@@ -43,7 +43,7 @@ impl Scene {
         let (ensemble, address) = Ensemble::start().await;
         let client = Client::named(client).unwrap();
         let address = ServerAddress::new("zookeeper-1", address);
-        let connected = (client.connect)(client.name, vec![address], 0).await.unwrap();
+        let connected = (client.connect)(client.name, vec![address], Connecting::default()).await.unwrap();
         assert_eq!(connected.versions, [Ok("3.8.0".to_owned())]);
         let servers: Servers = connected.servers;
         let lock = (client.build)(servers, TokenSource::Revision, Arc::new(BootClock)).unwrap();

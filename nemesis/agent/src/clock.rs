@@ -77,13 +77,25 @@ fn each(pid: i32, act: impl Fn(&mut Clocks) -> Result<(), ClockError>) -> Result
             return Ok(done);
         }
         for one in new {
-            match Clocks::of(one).and_then(|mut clocks| act(&mut clocks)) {
+            match on_process(one, &act) {
                 Ok(()) => done.push(one),
                 Err(ClockError::Gone { .. }) if one != pid => {}
                 Err(error) => return Err(error),
             }
         }
     }
+}
+
+/// Acts on one process. A process that loads a program meanwhile has new memory, and true clocks: the action is for
+/// them too.
+fn on_process(pid: i32, act: impl Fn(&mut Clocks) -> Result<(), ClockError>) -> Result<(), ClockError> {
+    for _ in 1..TRIES {
+        match Clocks::of(pid).and_then(|mut clocks| act(&mut clocks)) {
+            Err(ClockError::Gone { .. }) if memory::is_there(pid) => thread::sleep(LOADS_FOR),
+            ended => return ended,
+        }
+    }
+    Clocks::of(pid).and_then(|mut clocks| act(&mut clocks))
 }
 
 /// The clocks of one running process.
@@ -348,7 +360,34 @@ fn same_time_namespace(pid: i32) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        cell::Cell,
+        io::Write,
+        process::{Command, Stdio},
+    };
+
     use super::*;
+
+    #[test]
+    fn a_process_that_loads_a_program_under_the_action_is_acted_on_again() {
+        let program = "read line; exec sleep 100";
+        let mut child = Command::new("sh").args(["-c", program]).stdin(Stdio::piped()).spawn().unwrap();
+        let (pid, input, actions) = (child.id() as i32, Cell::new(child.stdin.take()), Cell::new(0));
+        let acted = on_process(pid, |clocks| {
+            actions.set(actions.get() + 1);
+            if let Some(mut input) = input.take() {
+                input.write_all(b"go\n").unwrap();
+                while fs::read(format!("/proc/{pid}/cmdline")).unwrap() != b"sleep\x00100\x00" {
+                    thread::sleep(LOADS_FOR);
+                }
+            }
+            clocks.is_installed().map(|_| ())
+        });
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(acted.is_ok() && actions.get() > 1, "{acted:?} after {} actions", actions.get());
+        assert!(matches!(on_process(pid, |_| Ok(())), Err(ClockError::Gone { .. })), "it has ended");
+    }
 
     #[test]
     fn no_clock_changes_under_a_thread_in_an_original_function() {

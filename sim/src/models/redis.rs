@@ -39,6 +39,7 @@ use rustc_hash::FxHashMap;
 pub struct RedisModel {
     persistence: Persistence,
     drops_counters: bool,
+    keeps_expired: bool,
     has_marker: bool,
     /// The index of each key's entry. Nothing depends on the order of this map.
     index: FxHashMap<Key, usize>,
@@ -74,14 +75,20 @@ impl RedisModel {
     /// An empty node.
     pub fn new(persistence: Persistence) -> Self {
         let (index, entries) = (FxHashMap::default(), Vec::new());
-        let (drops_counters, has_marker, recent, synced_s, snapshots) = Default::default();
-        Self { persistence, drops_counters, has_marker, index, entries, recent, synced_s, snapshots }
+        let (drops_counters, keeps_expired, has_marker, recent, synced_s, snapshots) = Default::default();
+        Self { persistence, drops_counters, keeps_expired, has_marker, index, entries, recent, synced_s, snapshots }
     }
 
     /// Plants a bug: a restart that keeps the keys drops the counters.
     #[must_use]
     pub fn dropping_counters(self) -> Self {
         Self { drops_counters: true, ..self }
+    }
+
+    /// Sets whether the lock of an expired lease stays until another one takes its place, as in a row of Postgres.
+    #[must_use]
+    pub fn keeping_expired(self, keeps_expired: bool) -> Self {
+        Self { keeps_expired, ..self }
     }
 
     /// Sets the time of the start, which only snapshots need. Without it, the first step counts as the start.
@@ -94,7 +101,7 @@ impl RedisModel {
     pub fn apply(&mut self, step: &Step, wall: Duration) -> StepAnswer {
         let now_ms = clock_ms(wall);
         let everysec_s = (self.persistence == Persistence::Everysec).then(|| self.sync(wall));
-        let makes_snapshots = self.persistence == Persistence::Snapshot;
+        let (makes_snapshots, keeps_expired) = (self.persistence == Persistence::Snapshot, self.keeps_expired);
         if makes_snapshots {
             self.take_snapshot_if_due(wall);
         }
@@ -105,10 +112,15 @@ impl RedisModel {
             entry.synced.clone_from(&entry.now);
             entry.touched_s = second;
         }
-        entry.now.expire(now_ms);
+        if !keeps_expired {
+            entry.now.expire(now_ms);
+        }
         // A step that was refused, or that only looks, is no reason for a snapshot.
         let before = makes_snapshots.then(|| entry.now.clone());
-        let answer = entry.now.apply(step, now_ms);
+        let answer = match keeps_expired {
+            true => entry.now.apply_keeping_expired(step, now_ms),
+            false => entry.now.apply(step, now_ms),
+        };
         if before.is_some_and(|before| before != entry.now) {
             self.snapshots.changed.get_or_insert(wall);
         }
@@ -183,8 +195,11 @@ impl RedisModel {
     }
 
     /// Removes the keys that have expired at `wall`. Call this before the clock goes back: a server removes expired
-    /// keys ten times a second, so they never come back.
+    /// keys ten times a second, so they never come back. A server that keeps them removes nothing.
     pub fn sweep(&mut self, wall: Duration) {
+        if self.keeps_expired {
+            return;
+        }
         for entry in &mut self.entries {
             entry.now.expire(clock_ms(wall));
         }

@@ -23,12 +23,17 @@ pub(crate) const ETCD: &str = include_str!("../../../tests/shared/servers/etcd.j
 
 /// A world with so many lock nodes, `node-1` and so on, two workers, and a resource with a disk. All of them run.
 pub(crate) fn world(nodes: usize, servers: &str) -> Arc<World> {
+    world_of(nodes, servers, "redis")
+}
+
+/// The same, for the clients of `backend`.
+pub(crate) fn world_of(nodes: usize, servers: &str, backend: &str) -> Arc<World> {
     let mut plan = Plan::from_toml(include_str!("../traffic.toml")).unwrap();
     plan.workload.workers = 2;
     plan.lock_nodes = (1..=nodes).map(|n| format!("node-{n}").as_str().into()).collect();
     plan.servers = serde_json::from_str(servers).unwrap();
     let resource = ResourceModel::new(policy(&plan, None, 1).unwrap(), None, true);
-    let servers = Servers::new(&plan, "redis", resource);
+    let servers = Servers::new(&plan, backend, resource);
     let world = World::new("test", Arc::new(plan), servers, None, true);
     (0..=world.resource()).for_each(|process| world.start(process));
     world

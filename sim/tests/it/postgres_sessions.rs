@@ -6,8 +6,8 @@ use std::{process::Stdio, sync::Arc, time::Duration};
 
 use futures::future::join_all;
 use locks::{
-    BootClock, Client, Clock, Failure, FailureReason, Hold, Key, Lock, NodeAnswer, Outcome, Owner, ServerAddress,
-    Servers, Token, TokenSource, Unwatched,
+    BootClock, Client, Clock, Connecting, Failure, FailureReason, Hold, Key, Lock, NodeAnswer, Outcome, Owner,
+    ServerAddress, Servers, Token, TokenSource, Unwatched,
     access::{Access, Secret},
 };
 use nix::{
@@ -366,7 +366,7 @@ async fn asking_a_server_for_its_version_makes_no_table() {
     let Some(server) = Server::start().await else { return };
     for name in BOTH {
         let client = Client::named(name).unwrap();
-        let connected = (client.connect)(client.name, vec![address(&server)], 0).await.unwrap();
+        let connected = (client.connect)(client.name, vec![address(&server)], Connecting::default()).await.unwrap();
         let version = connected.versions[0].as_ref().unwrap();
         assert!(version.starts_with(|c: char| c.is_ascii_digit()) && !version.contains(' '), "{version}");
     }

@@ -85,6 +85,9 @@ pub fn name(timeline: &Timeline, hold: &Hold) -> String {
 fn window_label(timeline: &Timeline, window: &WindowSpan, first: &Hold, second: &Hold) -> String {
     let (length, later) = (seconds(window.to_ms - window.from_ms), name(timeline, second));
     match window.kind {
+        "stale-holder" if is_released(first) => {
+            format!("{} has released the lock and still acts: {length}", name(timeline, first))
+        }
         "stale-holder" => {
             format!("{} has lost the lock to {later} and does not know it: {length}", name(timeline, first))
         }
@@ -101,11 +104,17 @@ fn seconds(ms: f64) -> String {
     }
 }
 
+/// Returns whether the client ended the entitlement of its hold by a release, before the end of the lease.
+fn is_released(hold: &Hold) -> bool {
+    hold.release == Some(hold.entitled_until())
+}
+
 fn draw_hold(canvas: &mut Canvas, timeline: &Timeline, hold: &Hold, y: f64, class: &str) {
     let [from, entitled, used] = [hold.acquired, hold.entitled_until(), hold.used_until()].map(|at| timeline.ms(at));
     let token = hold.token.map(|token| format!(", token {token}")).unwrap_or_default();
     if used > entitled {
-        canvas.believed(y, (entitled, used), "its lease has ended");
+        let end = if is_released(hold) { "it has released the lock" } else { "its lease has ended" };
+        canvas.believed(y, (entitled, used), end);
     }
     canvas.hold(y, (from, entitled.max(from)), class, &format!("has the lock{token}"));
     if let Some(killed) = hold.killed {

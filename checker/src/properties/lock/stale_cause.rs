@@ -109,7 +109,7 @@ impl<'a> ActPath<'a> {
         let of_resource = delays::frozen(run, &resource, &hold.resource_stalls);
         let down: Vec<(Span, Suspect)> = delays::down(run, &resource).collect();
         let kill = hold.ended_by().and_then(|(_, early_end)| match early_end {
-            EarlyEnd::Kill(fault) => Some(Suspect::Fault(fault, FaultKind::Kill)),
+            EarlyEnd::Kill(fault) if run.has_killed(fault) => Some(Suspect::Fault(fault, FaultKind::Kill)),
             _ => None,
         });
         // Delays before the promise began to count did not make the act late.

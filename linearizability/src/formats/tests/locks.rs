@@ -64,6 +64,43 @@ fn of_two_clients_that_crashed_either_may_hold_the_lock() {
     }
 }
 
+/// As `jepsen.independent` writes them: the key stands before each value.
+#[test]
+fn locks_of_several_keys_are_judged_apart() {
+    let acquire = |process: u32, value: &str, answer: &str| {
+        format!("[{process} :invoke :acquire {value}] [{process} :ok :acquire {answer}]\n")
+    };
+    for value in ["nil", "{:client nil}"] {
+        let (one, other) = (format!("[:a {value}]"), format!("[:b {value}]"));
+        for model in [ModelKind::Mutex, ModelKind::OwnerMutex] {
+            expect(&[acquire(0, &one, &one), acquire(1, &other, &other)], model, true);
+            expect(&[acquire(0, &one, &one), acquire(1, &one, &one)], model, false);
+        }
+        let tokens = [acquire(0, &one, "[:a {:fence 7}]"), acquire(1, &other, "[:b 7]")];
+        expect(&tokens, ModelKind::FencedMutex, true);
+        let mixed = acquire(0, &one, &one) + &acquire(1, "nil", "nil");
+        let said = read(Format::JepsenEdn, mixed.as_bytes(), Asked::default()).map(|_| ()).unwrap_err().to_string();
+        assert_eq!(said, "line 1: the call names a lock, `[key value]`, but the call of line 2 names none");
+    }
+}
+
+#[test]
+fn a_client_is_found_beside_the_key_of_its_lock() {
+    let released = |answer: &str, releaser: &str| {
+        [
+            format!("[0 :invoke :acquire [:a nil]] [0 :ok :acquire [:a {answer}]]\n"),
+            format!("[7 :invoke :release [:a {{:client {releaser}}}]] [7 :ok :release [:a nil]]\n"),
+        ]
+    };
+    expect(&released("{:client c}", "c"), ModelKind::OwnerMutex, true);
+    expect(&released("{:client c}", "d"), ModelKind::OwnerMutex, false);
+    // Only the answer of process 0 names its client, and its release does not.
+    let once = "[0 :invoke :acquire [:a nil]] [0 :ok :acquire [:a {:client c}]]
+                [0 :invoke :release [:a nil]] [0 :info :release [:a nil]]
+                [1 :invoke :acquire [:a nil]] [1 :ok :acquire [:a {:client d}]]";
+    assert_eq!(edn(once, ModelKind::OwnerMutex), Verdict::Linearizable);
+}
+
 #[test]
 fn a_client_of_nil_is_no_name() {
     for (releaser, is_right) in [(0, true), (1, false)] {
@@ -132,13 +169,33 @@ fn a_token_is_the_answer_or_its_fence_and_each_acquisition_has_one() {
     ] {
         expect(&[hold(0, first), hold(1, second)], ModelKind::FencedMutex, is_right);
         expect(&[hold(0, first), hold(1, second)], ModelKind::OwnerMutex, true);
-        // An acquisition whose answer is unknown forgets no token.
-        let unknown = call(2, "acquire", "info", "nil") + &call(2, "release", "ok", "nil");
-        expect(&[hold(0, first), unknown, hold(1, second)], ModelKind::FencedMutex, is_right);
     }
     for answer in ["nil", "{:client 0}", "\"7\""] {
         let asked = Asked { model: Some(ModelKind::FencedMutex), initial: None };
         let said = read(Format::JepsenEdn, hold(0, answer).as_bytes(), asked).map(|_| ()).unwrap_err().to_string();
         assert!(said.starts_with("line 1: the acquisition of line 1 got no fencing token"), "{said}");
     }
+}
+
+/// Tokens of a lock are whole numbers that grow, also those of acquisitions whose answer was lost.
+#[test]
+fn a_lost_token_needs_a_number_between_its_neighbours() {
+    let hold = |process: u32, kind: &str, answer: &str| {
+        call(process, "acquire", kind, answer) + &call(process, "release", "ok", "nil")
+    };
+    let lost = hold(2, "info", "nil");
+    for (first, second, least_wrong) in [("8", "7", 0), ("7", "7", 0), ("7", "8", 1), ("7", "9", 2), ("-2", "1", 3)] {
+        for count in 0..4 {
+            let calls = [hold(0, "ok", first), lost.repeat(count), hold(1, "ok", second)];
+            expect(&calls, ModelKind::FencedMutex, count < least_wrong);
+            expect(&calls, ModelKind::OwnerMutex, true);
+        }
+    }
+    // Nobody knows the number before the first one, nor one after the last.
+    expect(&[lost.repeat(3), hold(0, "ok", "0"), lost.repeat(3)], ModelKind::FencedMutex, true);
+    let largest = i64::MAX.to_string();
+    expect(&[hold(0, "ok", &largest), lost.repeat(3)], ModelKind::FencedMutex, true);
+    // The answer to the release was lost too, so the lock need not have been acquired.
+    let nothing = call(2, "acquire", "info", "nil") + &call(2, "release", "info", "nil");
+    expect(&[hold(0, "ok", "7"), nothing, hold(1, "ok", "8")], ModelKind::FencedMutex, true);
 }

@@ -68,6 +68,11 @@ impl Memory {
     }
 }
 
+/// Returns whether a process has memory: it has not ended.
+pub(super) fn is_there(pid: i32) -> bool {
+    fs::read(format!("/proc/{pid}/maps")).is_ok_and(|maps| !maps.is_empty())
+}
+
 fn mapped(line: &str) -> Option<Range<u64>> {
     let (start, end) = line.split_once(' ')?.0.split_once('-')?;
     Some(u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?)

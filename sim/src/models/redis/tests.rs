@@ -64,6 +64,28 @@ fn a_clock_that_goes_back_brings_a_key_back_unless_it_was_swept() {
     assert_eq!(node.owner(&k(), ms(5)), None);
 }
 
+#[test]
+fn an_expired_lock_that_is_kept_comes_back_with_the_clock_unless_another_took_its_place() {
+    for is_taken in [false, true] {
+        let mut node = RedisModel::new(Persistence::Always).keeping_expired(true);
+        node.apply(&acquire("a", ms(100)), ms(0));
+        // The clock jumps forwards. No step of the former owner finds the lock.
+        for step in [Step::Extend(k(), owner("a"), LONG), Step::Release(k(), owner("a"))] {
+            assert_eq!(node.apply(&step, ms(1_000)), StepAnswer::Refused);
+        }
+        if is_taken {
+            assert_eq!(node.apply(&acquire("b", ms(100)), ms(1_000)), StepAnswer::Granted(Token(2)));
+            node.apply(&Step::Release(k(), owner("b")), ms(1_000));
+        }
+        node.sweep(ms(1_000));
+        assert_eq!(node.owner(&k(), ms(1_000)), None);
+        // The clock is set right.
+        assert_eq!(node.owner(&k(), ms(50)), (!is_taken).then_some(&owner("a")));
+        let answer = node.apply(&acquire("c", ms(100)), ms(50));
+        assert_eq!(answer, if is_taken { StepAnswer::Granted(Token(3)) } else { StepAnswer::Refused });
+    }
+}
+
 /// One lock and one count in each of the seconds 1, 2 and 3; what is left of them after a restart at 3.9 s.
 fn left(persistence: Persistence, data: Data) -> (Option<Owner>, u64) {
     let mut node = RedisModel::new(persistence);

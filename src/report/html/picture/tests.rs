@@ -21,6 +21,16 @@ fn the_picture_of_a_pause_names_both_holders_and_the_refused_write() {
 }
 
 #[test]
+fn a_write_after_the_own_release_is_no_write_after_the_lease() {
+    let timeline = timeline("used-after-release");
+    let svg = picture(&timeline, &timeline.windows[0]).unwrap();
+    for part in [">it has released the lock<", "worker-1 has released the lock and still acts: 99 ms"] {
+        assert!(svg.contains(part), "{part}: {svg}");
+    }
+    assert!(!svg.contains("its lease has ended") && !svg.contains("does not know it"), "{svg}");
+}
+
+#[test]
 fn a_hold_of_another_key_is_no_later_hold() {
     for (key, is_told) in [("k0", true), ("k1", false)] {
         let mut timeline = timeline("kleppmann-pause");

@@ -134,3 +134,10 @@ fn servers_may_grant_a_longer_lease_than_the_plan_asks_for() {
         assert_eq!(judged(&s).1.len() == 1, is_stuck, "waits until {last}");
     }
 }
+
+#[test]
+fn a_kill_that_the_engine_refused_blocks_no_key() {
+    let mut s = HistoryBuilder::new();
+    s.acquire(1, 1, 0, 10, 41).kill_refused(1, "worker-1", 100, 150).release(1, 300);
+    assert!(blocked(s.acquire(2, 2, 400, 410, 42).release(2, 420)).is_empty());
+}

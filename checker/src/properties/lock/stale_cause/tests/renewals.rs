@@ -259,3 +259,29 @@ fn every_renewal_that_failed_inside_the_promise_counts() {
     s.acquire(2, 2, 2_000, 2_010, 42).release(2, 2_020).write(1, 1, 2_051, 2_052);
     assert_eq!(s.causes(), ["partition"]);
 }
+
+#[test]
+fn a_cut_that_follows_another_one_silences_connections_for_as_long_as_both() {
+    // The renewals of 800 and 1,600 get no answer. The first cut begins at 100, and the second one with its heal at
+    // 505. The second one is healed at `to` + 5, and its connections are silent for as long again as both, and 400.
+    let of = |worker: &str| partition().on_links(Direction::Both, vec![NodeName::from(worker)]);
+    for (first, second, node, to, expected) in [
+        (partition(), partition(), "redis-1", 646, "partition"),
+        (partition(), partition(), "redis-1", 645, "unexplained"), // silent until 1,600
+        (partition(), partition(), "worker-2", 646, "unexplained"),
+        (of("worker-1"), of("worker-1"), "redis-1", 646, "partition"),
+        (of("worker-2"), of("worker-1"), "redis-1", 646, "unexplained"),
+    ] {
+        let (hold, outcome, why) = (HoldId(1), Outcome::Indeterminate, FailureReason::NoMajority);
+        let mut s = HistoryBuilder::renewing(800);
+        s.plan.lock_nodes.truncate(1);
+        s.acquire(1, 1, 0, 10, 41);
+        for sent in [800, 1_600] {
+            s.event("worker-1", sent, Event::Renew { hold });
+            s.event("worker-1", sent + 40, Event::RenewFailed { hold, outcome, why, answers: Vec::new() });
+        }
+        s.inject(1, first, node, 105, 500).inject(2, second, "redis-1", 510, to);
+        s.acquire(2, 2, 2_000, 2_010, 42).release(2, 2_020).write(1, 1, 2_051, 2_052);
+        assert_eq!(s.causes(), [expected], "the first cut is of {node}, and the second one is healed after {to}");
+    }
+}
