@@ -8,7 +8,7 @@ CARGO := cargo
 ROOT := $(filter 0,$(shell id -u))
 REPRODUCED := lock=violated,lock.stale_holder>=1,lock.unexplained=0,off.data.lost_updates>=1,writes.fence.stale_rejected>=1,writes.fence.stale_accepted=0,reads.fence.stale_accepted=0
 
-.PHONY: help demo test test-local dynamodb accept mutants bench stores check checkers executors keys image setup build
+.PHONY: help demo test test-local dynamodb accept mutants bench stores check checkers executors keys image setup setup-test setup-accept build
 
 help:
 	@echo 'make demo     show a double-holder window on five real Redis nodes (packages and images included); simulated without Docker'
@@ -29,8 +29,7 @@ demo: setup build
 	$(HARNESS) run --cluster $(if $(CI),docker,auto) --nemesis pause --backend redlock --expect '$(REPRODUCED)'
 
 # Without `build`: the tests build the binary, with the features that they need, and what was built before would be built again.
-test:
-	@scripts/setup test
+test: setup-test
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --quiet
@@ -72,8 +71,7 @@ dynamodb: setup
 	$(CARGO) test --package harness --features dynamodb --test runs -- --ignored --test-threads=1 dynamodb::
 
 # The outcomes are kept for each build and its suites, so an interrupted `make accept` goes on where it was.
-accept:
-	@scripts/setup accept
+accept: setup-accept
 	scripts/check-aarch64
 	$(CARGO) build --quiet --release
 	@exec scripts/accept $(RELEASE) runs/accept-$$(cat $(RELEASE) suites/*.toml suites/*/*.toml | sha256sum | cut -c1-12)
@@ -117,3 +115,10 @@ build:
 
 setup:
 	@scripts/setup
+
+# Targets of their own: make expands all lines of a recipe before the first one runs. HARNESS in a line needs Rust, which these install.
+setup-test:
+	@scripts/setup test
+
+setup-accept:
+	@scripts/setup accept

@@ -153,6 +153,14 @@ mod tests {
     }
 
     #[test]
+    fn a_lease_that_no_plan_can_have_is_refused_by_its_flag() {
+        for flags in ["pause --lease 0s", "pause --lease 20us", "clock --lease 20us", "clock --lease 11m"] {
+            let refused = plan(&args(flags), 1.0, 1).unwrap_err().to_string();
+            assert!(refused.starts_with("--lease: ") && refused.contains("50ms to 10m"), "{flags}: {refused}");
+        }
+    }
+
+    #[test]
     fn seeds_beyond_the_largest_number_are_refused() {
         let refused = dose(&args("pause --seed 18446744073709551615 --seeds 3")).unwrap_err();
         assert_eq!(Exit::of(&refused), Exit::Usage);

@@ -51,7 +51,11 @@ mod suite;
 mod timeline;
 mod unplanned;
 
-use std::{io::Write, process::ExitCode};
+use std::{
+    io::Write,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    process::ExitCode,
+};
 
 use clap::{Parser, error::ErrorKind};
 
@@ -125,6 +129,48 @@ pub fn run() -> ExitCode {
     }
 }
 
+/// Runs a process on one thread to its end, or until it panics. A read of standard input may be under way then, and it
+/// ends only with the next command. A drop of the runtime would wait for that read: the process would go on without its
+/// work, and the controller would learn of its end much later, or never.
 fn one_thread(process: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(process)
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let ended = catch_unwind(AssertUnwindSafe(|| runtime.block_on(process)));
+    runtime.shutdown_background();
+    ended.unwrap_or_else(|panic| resume_unwind(panic))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::mpsc, thread, time::Duration};
+
+    use super::*;
+
+    /// Longer than any process takes to end.
+    const NEVER: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn a_process_that_fails_waits_for_no_further_command() {
+        for panics in [false, true] {
+            // As the read of the next command: it is under way, and ends only when this test does.
+            let (command, commands) = mpsc::channel::<()>();
+            let (ended, end) = mpsc::channel();
+            thread::spawn(move || {
+                let process = async move {
+                    let (begins, begun) = tokio::sync::oneshot::channel::<()>();
+                    let reading = tokio::task::spawn_blocking(move || {
+                        drop(begins);
+                        let _ = commands.recv();
+                    });
+                    assert!(begun.await.is_err() && !reading.is_finished());
+                    assert!(!panics, "a client panics");
+                    Err(anyhow::anyhow!("the store cannot be opened"))
+                };
+                let failed = catch_unwind(AssertUnwindSafe(|| one_thread(process).is_err()));
+                ended.send(failed.map_err(drop)).unwrap();
+            });
+            let expected = if panics { Err(()) } else { Ok(true) };
+            assert_eq!(end.recv_timeout(NEVER), Ok(expected), "the process goes on");
+            drop(command);
+        }
+    }
 }

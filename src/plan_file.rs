@@ -112,8 +112,12 @@ impl PlanFile {
         if !file.plan.possible_tokens().contains(&file.plan.tokens) {
             return Err(wrong(format!("{} does not make tokens `{}`", file.plan.lock_name(), file.plan.tokens)).into());
         }
+        if file.plan.workload.renew_for.is_some() && file.plan.workload.renew.is_none() {
+            let problem = "clients without `renew` never renew, so the servers grant no such lease";
+            return Err(wrong(format!("renew_for: {problem}; add `renew`, or leave `renew_for` out")).into());
+        }
         file.plan.cluster = cluster.unwrap_or(file.plan.cluster);
-        file.plan.validate().map_err(|e| wrong(e.to_string()))?;
+        file.plan.validate().and_then(|()| file.plan.check_points()).map_err(|e| wrong(e.to_string()))?;
         Ok(file)
     }
 

@@ -162,7 +162,7 @@ impl Scenario {
         if plan.nemesis.is_empty() {
             plan.nemesis = plan.kinds().iter().map(|kind| kind.name().to_owned()).collect();
         }
-        plan.validate().map_err(|e| usage(e.field, e.problem))?;
+        plan.validate().and_then(|()| plan.check_points()).map_err(|e| usage(e.field, e.problem))?;
         Ok(plan)
     }
 

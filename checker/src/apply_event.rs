@@ -1,6 +1,9 @@
 //! Applies events to the shared state. No other code changes the shared state.
 
-use std::{collections::hash_map, time::Duration};
+use std::{
+    collections::{VecDeque, hash_map},
+    time::Duration,
+};
 
 use history::{
     Answers, ClientId, Event, FailureReason, FaultPhase, HoldId, NodeAnswer, NodeName, Outcome, Point, ProcessName,
@@ -33,6 +36,7 @@ impl Run {
                 killed: None,
                 cut_at: None,
                 open,
+                stalls: VecDeque::new(),
             });
         }
     }
@@ -50,7 +54,11 @@ impl Run {
         self.processes[entry.process].is_running = true;
         self.operations.next_event();
         match &entry.event {
-            Event::Started { .. } => self.start = Some(self.start.map_or(mark.at, |start| start.min(mark.at))),
+            Event::Started { .. } => {
+                self.start = Some(self.start.map_or(mark.at, |start| start.min(mark.at)));
+                let Process { name, node, .. } = &self.processes[entry.process];
+                self.is_opening |= node.as_str() == "resource" && name.incarnation() > 1;
+            }
             Event::Stall { from, to, .. } => self.stalled(entry.process, (*from, *to)),
             Event::Clocks { wall_ns, boot_ns } => {
                 let name = &self.processes[entry.process].name;
@@ -64,7 +72,7 @@ impl Run {
                 self.faults.apply(&self.plan, *fault, *kind, node, phase, mark);
                 match phase {
                     FaultPhase::Requested { .. } if kind.kills() => self.killed(node, mark, EarlyEnd::Kill(*fault)),
-                    FaultPhase::Unproved { .. } if kind.kills() => self.survived(*fault),
+                    FaultPhase::Healed | FaultPhase::Unproved { .. } if kind.kills() => self.survived(*fault),
                     _ => {}
                 }
             }
@@ -234,6 +242,7 @@ impl Run {
         let (nodes, refused) = (self.nodes(answers, GRANTED), self.nodes(answers, &[NodeAnswer::Refused]));
         let Some(attempt) = self.attempts.get_mut(id) else { return };
         let promised_from = promised_from.unwrap_or(attempt.sent.at);
+        self.processes[attempt.process].stalled_since(promised_from, attempt);
         let (token, lease, granted_after, place) = (*token, Duration::from_nanos(*lease_ns), *granted_after, *place);
         attempt.acquired(mark, Granted { token, lease, granted_after, place, promised_from });
         (attempt.granted_on, attempt.refused_on) = (nodes, refused);
@@ -258,22 +267,9 @@ impl Run {
         }
     }
 
-    fn stalled(&mut self, process: usize, span: (Stamp, Stamp)) {
-        let Process { name, node, open, .. } = &self.processes[process];
-        self.stalls.stalled(name, span, &self.faults.pauses_on(node));
-        if node.as_str() == "resource" {
-            self.attempts.iter_mut().for_each(|attempt| attempt.resource_stalls.push(span));
-        } else {
-            for id in open {
-                if let Some(attempt) = self.attempts.get_mut(*id) {
-                    attempt.stalls.push(span);
-                }
-            }
-        }
-    }
-
     /// Notes that the resource was started again.
     fn recovered(&mut self, durable: u64) {
+        self.is_opening = false;
         if durable > self.last_number {
             let last = self.last_number;
             self.unlogged.push((last, durable));
@@ -301,6 +297,7 @@ impl Run {
 
     /// Checks that the admission log has no gap: its numbers are the order in which fences are judged.
     fn admission(&mut self, number: u64, kind: RequestKind, repeat: bool) {
+        self.is_opening = false;
         if repeat {
             return;
         }
@@ -378,12 +375,12 @@ impl Run {
 
     /// Compares the answers of a stamp with the log, which has every decision that was made by then.
     pub fn complete_stamp(&mut self) {
-        let (processes, unlogged) = (&self.processes, &self.unlogged);
+        let (processes, unlogged, is_opening) = (&self.processes, &self.unlogged, self.is_opening);
         self.operations.complete_stamp(|number| {
-            // The last admissions of a killed resource may be lost.
+            // The last admissions of a killed resource may be lost, and its next process has answered nobody yet.
             let of_resource = processes.iter().filter(|p| p.is_running && p.node.as_str() == "resource");
             let is_down = of_resource.max_by_key(|p| p.name.incarnation()).is_some_and(Process::is_cut);
-            is_down || unlogged.iter().any(|(from, to)| *from < number && number <= *to)
+            is_down || is_opening || unlogged.iter().any(|(from, to)| *from < number && number <= *to)
         });
         self.add_contradictions();
     }

@@ -397,7 +397,8 @@ impl HistoryBuilder {
         self.event(node, at + 21, Event::Watermark)
     }
 
-    /// The engine refuses to kill a worker, which goes on. The agent says so at `told`.
+    /// The engine refuses to kill a worker, which goes on. The heal comes 15 ms later, and the agent calls the kill
+    /// unproved at `told`.
     pub fn kill_refused(&mut self, id: u32, node: &str, at: u64, told: u64) -> &mut Self {
         let (kind, why) = (FaultKind::Kill, String::from("the engine refused"));
         self.fault(id, kind, node, at, FaultPhase::Requested { asked_ns: 1_000_000_000, hold: None });

@@ -46,7 +46,7 @@ mod verdicts;
 
 use history::{Record, Tail};
 
-pub use cause::{Cause, CauseSet, joined};
+pub use cause::{Cause, CauseSet, canonical, joined};
 pub use legend::{explain, words};
 pub use order::Standings;
 pub use properties::{PROPERTIES, Property, Recovered, Window, WindowKind};

@@ -1,6 +1,9 @@
 //! The state that all judges share: the plan, the processes, and every attempt that a later event may concern.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    time::Duration,
+};
 
 use history::{Answers, ClientId, FaultId, FaultKind, HoldId, Key, NodeAnswer, NodeName, Plan, ProcessName, Stamp};
 use rustc_hash::FxHashMap;
@@ -8,7 +11,7 @@ use rustc_hash::FxHashMap;
 use crate::{
     attempts::Attempts,
     faults::{Faults, Stalls},
-    holds::{Attempt, EarlyEnd, EventRef, Nodes},
+    holds::{Attempt, EarlyEnd, EventRef, Nodes, Span},
     keys::Keys,
     operations::{Arrival, Operations},
 };
@@ -29,6 +32,8 @@ pub(crate) struct Process {
     pub cut_at: Option<Stamp>,
     /// The attempts of the process that are not closed.
     pub open: Vec<HoldId>,
+    /// The stalls of about the last lease: the promise of a later attempt may rest on a request from before them.
+    pub stalls: VecDeque<Span>,
 }
 
 impl Process {
@@ -36,6 +41,16 @@ impl Process {
     /// record may end before the request of the kill.
     pub fn is_cut(&self) -> bool {
         self.killed.is_some() || self.cut_at.is_some()
+    }
+
+    /// Gives an attempt of the process the stalls since an instant that were reported before the attempt was sent.
+    pub fn stalled_since(&self, since: Stamp, attempt: &mut Attempt) {
+        if since >= attempt.sent.at {
+            return;
+        }
+        let is_new = |stall: &&Span| stall.1 > since && !attempt.stalls.contains(stall);
+        let earlier: Vec<Span> = self.stalls.iter().filter(is_new).copied().collect();
+        attempt.stalls.splice(0..0, earlier);
     }
 }
 
@@ -88,6 +103,9 @@ pub(crate) struct Run {
     pub last_number: u64,
     /// True if the resource was started again and has decided nothing since. Its numbers may then skip.
     pub is_recovered: bool,
+    /// True while a restarted process of the resource has neither told what it found on disk nor decided anything. An
+    /// answer that comes meanwhile is one of the process before.
+    pub is_opening: bool,
     /// Numbers that a restart found on disk and that the log does not have: above the first, up to the second.
     pub unlogged: Vec<(u64, u64)>,
     /// True if the record lacks admissions, or has judged some that a restart undid. Nobody knows the state of the arms
@@ -118,6 +136,7 @@ impl Run {
             operations: Operations::default(),
             last_number: 0,
             is_recovered: false,
+            is_opening: false,
             unlogged: Vec::new(),
             is_log_broken: false,
             reasons: BTreeSet::new(),
@@ -206,8 +225,29 @@ impl Run {
         self.faults.get(kill).and_then(|line| line.injected).unwrap_or(Stamp(u64::MAX))
     }
 
-    /// Notes that a kill was called unproved. A kill that was never injected, and whose process goes on, has killed
-    /// nothing: the holds of the process are judged as those of any other, and another kill may end the process. An
+    /// Notes that a process did not run for a time.
+    pub fn stalled(&mut self, process: usize, span: Span) {
+        let longest = self.plan.longest_lease();
+        let Process { name, node, open, stalls, .. } = &mut self.processes[process];
+        self.stalls.stalled(name, span, &self.faults.pauses_on(node));
+        stalls.push_back(span);
+        while stalls.front().is_some_and(|first| first.1.plus(longest) < span.1) {
+            stalls.pop_front();
+        }
+        if node.as_str() == "resource" {
+            self.attempts.iter_mut().for_each(|attempt| attempt.resource_stalls.push(span));
+        } else {
+            for id in open.iter() {
+                if let Some(attempt) = self.attempts.get_mut(*id) {
+                    attempt.stalls.push(span);
+                }
+            }
+        }
+    }
+
+    /// Notes that a kill was healed, or called unproved. A kill that was never injected, and whose process goes on, has
+    /// killed nothing: the holds of the process are judged as those of any other, and another kill may end the process.
+    /// The heal follows the refusal at once; the agent waits for seconds before it calls the kill unproved. An
     /// entitlement whose end was reported meanwhile has ended all the same.
     pub fn survived(&mut self, kill: FaultId) {
         if self.faults.get(kill).is_none_or(|line| line.injected.is_some() || line.proved.is_some()) {

@@ -21,6 +21,7 @@ use crate::{
 
 pub(crate) mod own_servers;
 mod peers;
+mod points;
 pub(crate) mod possible;
 mod script;
 pub(crate) mod sizes;

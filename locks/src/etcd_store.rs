@@ -342,11 +342,7 @@ impl Cluster {
                 gone => return Ok(gone),
             }
             let member = self.preferred.load(Ordering::Relaxed);
-            let watched = time::timeout(LOOK_AGAIN, self.watch(member, &key, revision)).await;
-            if !matches!(watched, Ok(Ok(()))) {
-                // Without this pause a member that fails at once would be asked in a busy loop.
-                time::sleep(HEDGE_AFTER).await;
-            }
+            watched(self.watch(member, &key, revision)).await;
         }
     }
 
@@ -365,6 +361,15 @@ impl Cluster {
             }
         }
         Err(Error::WatchError("the stream has ended".to_owned()))
+    }
+}
+
+/// Awaits a watch, for at most [`LOOK_AGAIN`]. After a failure it pauses: otherwise a member that fails at once would
+/// be asked in a busy loop. A member that reports nothing has not failed: a pause would leave the key unwatched, and
+/// the next client would learn too late of its turn.
+async fn watched(watching: impl Future<Output = Result<(), Error>>) {
+    if let Ok(Err(_)) = time::timeout(LOOK_AGAIN, watching).await {
+        time::sleep(HEDGE_AFTER).await;
     }
 }
 
@@ -441,4 +446,26 @@ fn is_lease_gone(error: &Error) -> bool {
 fn is_not_found(error: &Error) -> bool {
     // 5 is `NOT_FOUND` of gRPC.
     matches!(error, Error::GRpcStatus(status) if status.code() as i32 == 5)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use super::*;
+
+    async fn time_of(watching: impl Future<Output = Result<(), Error>>) -> Duration {
+        let began = time::Instant::now();
+        watched(watching).await;
+        began.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_is_left_unwatched_only_after_a_failure() {
+        assert_eq!(time_of(ready(Ok(()))).await, Duration::ZERO);
+        let failed = time_of(ready(Err(Error::WatchError("canceled".to_owned())))).await;
+        assert!((HEDGE_AFTER..LOOK_AGAIN).contains(&failed), "{failed:?}");
+        let silent = time_of(pending()).await;
+        assert!((LOOK_AGAIN..LOOK_AGAIN + HEDGE_AFTER / 2).contains(&silent), "{silent:?}");
+    }
 }

@@ -295,8 +295,9 @@ impl Results {
             let _ = writeln!(out, "{} inconclusive; the first is seed {seed}: {why}", self.inconclusive);
         }
         if let Some(error) = &self.first_error {
-            let n = self.failed;
-            let _ = writeln!(out, "{n} schedules ended with an error and were not judged; the first is {error}");
+            let n = plural(self.failed, "schedule", "schedules");
+            let were = if self.failed == 1 { "was" } else { "were" };
+            let _ = writeln!(out, "{n} ended with an error and {were} not judged; the first is {error}");
         }
         if self.is_cut_short {
             let _ = writeln!(out, "the --budget ended: with more time the plans may become smaller");
@@ -315,11 +316,11 @@ impl Results {
     /// `100000 schedules, 12 findings in 4 classes · 2,310 schedules/s · …`
     fn last_line(&self) -> String {
         format!(
-            "{} schedules, {} findings in {} classes · {} schedules/s · {} messages/s · {} virtual s/s · means: {:.0} \
+            "{}, {} in {} · {} schedules/s · {} messages/s · {} virtual s/s · means: {:.0} \
              holds, {:.0} attempts a schedule",
-            self.schedules,
-            self.findings,
-            self.classes.len(),
+            plural(self.schedules, "schedule", "schedules"),
+            plural(self.findings, "finding", "findings"),
+            plural(self.classes.len() as u64, "class", "classes"),
             short(self.schedules_per_s),
             short(self.messages_per_s),
             short(self.virtual_s_per_s),
@@ -400,6 +401,10 @@ impl ReducedResults {
             }
         }
     }
+}
+
+fn plural(n: u64, one: &str, many: &str) -> String {
+    format!("{n} {}", if n == 1 { one } else { many })
 }
 
 /// `2,310`, `5.4M`.

@@ -42,6 +42,7 @@ struct FaultSpan {
     node: String,
     from: Option<Stamp>,
     to: Option<Stamp>,
+    is_injected: bool,
     args: Map<String, Value>,
 }
 
@@ -319,13 +320,18 @@ impl Trace<'_> {
                 fault.args.insert("asked_ms".into(), json!(*asked_ns as f64 / 1e6));
             }
             FaultPhase::Unplanned { since } => fault.from = Some(*since),
+            FaultPhase::Injected => fault.is_injected = true,
             FaultPhase::Healed => fault.to = Some(at),
             FaultPhase::UnplannedOver { since } => fault.to = Some(*since),
             FaultPhase::Proved { from, to } => {
                 let proved = [*from, *to].map(|at| self.source.ns(at) as f64 / 1e6);
                 fault.args.insert("proved_ms".into(), json!(proved));
             }
-            FaultPhase::Unproved { why } => drop(fault.args.insert("unproved".into(), json!(why))),
+            FaultPhase::Unproved { why } => {
+                fault.args.insert("unproved".into(), json!(why));
+                // A fault that found no process was never on, and has no heal.
+                fault.to = fault.to.or((!fault.is_injected).then_some(at));
+            }
             FaultPhase::MissedTarget => drop(fault.args.insert("missed_target".into(), json!(true))),
             _ => {}
         }

@@ -127,6 +127,22 @@ fn a_fault_without_a_heal_lasts_until_the_end_of_the_run() {
     assert_eq!(drawn(lines, "pause"), [Some(2_092_000.0), Some(7_171_000.0)]);
 }
 
+#[test]
+fn a_fault_that_was_never_on_ends_when_it_is_called_unproved() {
+    let mut lines = pause();
+    lines.retain(|line| !["injected", "heal-requested", "healed", "heal-proved"].iter().any(|p| line["phase"] == *p));
+    let proof = lines.iter().position(|line| line["phase"] == "proved").unwrap();
+    let mut refused = json!({"why": "expected a running process; there was none", "phase": "unproved"});
+    for field in ["process", "event", "fault", "kind", "node"] {
+        refused[field] = lines[proof][field].clone();
+    }
+    refused["at"] = json!(12_093_000_000_u64);
+    lines.remove(proof);
+    let requested = lines.iter().position(|line| line["phase"] == "requested").unwrap();
+    lines.insert(requested + 1, refused);
+    assert_eq!(drawn(lines, "pause"), [Some(2_092_000.0), Some(2_093_000.0)]);
+}
+
 /// The beginning and the end of the fault of this kind in the trace of these lines.
 fn drawn(lines: Vec<Value>, kind: &str) -> [Option<f64>; 2] {
     let (_dir, source) = read(lines, Arm::Off);

@@ -1,6 +1,8 @@
 use std::time::Duration;
 
-use history::{Event, Fault, FaultId, Reader, Record, Stamp, Step, Target, When, Writer, fault};
+use history::{
+    Event, Fault, FaultId, Point, Reader, Record, Stamp, Step, Target, Until, Wait, WaitId, When, Writer, fault,
+};
 
 use super::*;
 use crate::{exit::Exit, scenario::Scenario};
@@ -125,6 +127,33 @@ fn a_lock_on_one_server_takes_no_second_lock_node() {
     let refused = parsed("redis", |file| file.plan.lock_nodes.push("redis-2".into())).unwrap_err();
     assert!(refused.contains("lock_nodes: backend redis needs one, found 2"), "{refused}");
     assert!(parsed("redlock", |file| file.plan.lock_nodes.push("redis-6".into())).is_ok());
+}
+
+#[test]
+fn the_lease_of_renewals_is_refused_without_renewals() {
+    let renewing = |every: Option<Duration>| {
+        parsed("redis", |file| {
+            let workload = &mut file.plan.workload;
+            (workload.renew, workload.renew_for) = (every, Some(Duration::from_secs(60)));
+        })
+    };
+    assert!(renewing(Some(Duration::from_millis(500))).is_ok());
+    let refused = renewing(None).unwrap_err();
+    assert!(refused.contains("renew_for: clients without `renew` never renew"), "{refused}");
+}
+
+#[test]
+fn a_plan_that_waits_where_no_client_comes_is_refused() {
+    let with_wait = |backend: &str| {
+        parsed(backend, |file| {
+            let (worker, point, until) = ("worker-1".into(), Point::AfterWriteBack, Until::Time);
+            let (at_most, after) = (Duration::from_secs(1), Duration::ZERO);
+            file.plan.waits = vec![Wait { id: WaitId(1), worker, point, until, at_most, after }];
+        })
+    };
+    assert!(with_wait("redlock").is_ok());
+    let refused = with_wait("redis").unwrap_err();
+    assert!(refused.contains("waits: wait 1: only with tokens `two-phase`"), "{refused}");
 }
 
 #[test]

@@ -45,7 +45,9 @@ async fn obey(journal: &Arc<Journal>) -> anyhow::Result<()> {
     let Command::Configure(configuration) = commands.next().await? else {
         bail!("expected `configure` as the first command")
     };
-    let worker = Worker::connect(*configuration, journal.clone(), Arc::new(BootClock)).await.map_err(|e| anyhow!(e))?;
+    // Servers that give no answer are asked for seconds.
+    let connecting = Worker::connect(*configuration, journal.clone(), Arc::new(BootClock));
+    let worker = commands.beside(connecting).await?.map_err(|e| anyhow!(e))?;
     let mut clients = std::pin::pin!(None);
     loop {
         // Clients run on this task, so that a panic of a client ends the process, which the controller notices.
@@ -67,7 +69,8 @@ async fn obey(journal: &Arc<Journal>) -> anyhow::Result<()> {
             Command::Go { client } => worker.points().go(client),
             Command::Stop => worker.stop(),
             Command::Finish { final_reads } => {
-                worker.final_reads(&final_reads).await.map_err(|e| anyhow!(e)).context("reading what is left")?;
+                let read = commands.beside(worker.final_reads(&final_reads)).await?;
+                read.map_err(|e| anyhow!(e)).context("reading what is left")?;
                 journal.finish()
             }
         }

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::{
     markdown::{again, placement, title},
-    summary::{described, figures, notes, rows, versions},
+    summary::{described, figures, left_out, notes, rows, versions},
 };
 use crate::{expect::Comparison, judge::Judged, measures, timeline::Timeline};
 
@@ -72,7 +72,8 @@ struct View {
     picture: Option<String>,
     worst: Option<StoryView>,
     stories: Vec<StoryView>,
-    stories_left: usize,
+    /// The windows whose stories are left out, with their verb.
+    stories_left: Option<String>,
     rows: Vec<RowView>,
     notes: Vec<String>,
     arms: Vec<arms::ArmRow>,
@@ -133,7 +134,7 @@ fn view(judged: &Judged, compared: &Comparison, timeline: &Timeline) -> anyhow::
         },
         subject: subject(verdicts),
         claim: words::claim(verdicts, timeline, worst),
-        lesson: words::lesson(verdicts, plan.workload.client, worst),
+        lesson: words::lesson(verdicts, timeline, plan.workload.client, worst),
         described: described(plan, &versions(&judged.servers)),
         placement: placement(plan).map(|text| text.replace("**", "")),
         again: again(judged).lines().map(str::to_owned).collect(),
@@ -141,7 +142,7 @@ fn view(judged: &Judged, compared: &Comparison, timeline: &Timeline) -> anyhow::
         picture: worst_window(verdicts, timeline).map(|(_, picture)| picture),
         worst: told_first,
         stories,
-        stories_left,
+        stories_left: (stories_left > 0).then(|| left_out(stories_left)),
         rows: rows(verdicts, compared).into_iter().map(row).collect(),
         notes: reasons.chain(notes(verdicts)).collect(),
         arms: arms::arms(verdicts, timeline),

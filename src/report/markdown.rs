@@ -7,7 +7,7 @@ use clap::Parser;
 use history::{MadeBy, Plan, Target};
 
 use super::{
-    summary::{all_stories, described, figures, notes, rows, versions},
+    summary::{all_stories, described, figures, left_out, notes, rows, versions},
     terminal::{code_of, is_command},
 };
 use crate::{
@@ -51,7 +51,7 @@ pub fn markdown(judged: &Judged, compared: &Comparison) -> String {
     let stories = all_stories(verdicts);
     stories.iter().take(STORIES).for_each(|told| story(&mut out, told));
     if stories.len() > STORIES {
-        let _ = writeln!(out, "`verdict.json` has {} more windows.\n", stories.len() - STORIES);
+        let _ = writeln!(out, "{} in `verdict.json`.\n", left_out(stories.len() - STORIES));
     }
     out += "All times count from the start of the run's first process. `harness explain WORD` defines a word.\n\n";
     out += &folded("Latencies, rates and faults", &code("text", &figures(judged)));

@@ -214,6 +214,11 @@ pub fn all_stories(verdicts: &Verdicts) -> Vec<Story> {
     verdicts.properties.iter().flat_map(|(_, property)| property.report().stories()).collect()
 }
 
+/// Names windows whose stories a report leaves out, with their verb: `2 more windows are`.
+pub fn left_out(windows: usize) -> String {
+    plural(windows as u64, "more window is", "more windows are")
+}
+
 fn stories(out: &mut String, verdicts: &Verdicts) {
     let all = all_stories(verdicts);
     for told in all.iter().take(STORIES) {
@@ -353,6 +358,11 @@ mod tests {
         assert!(told.contains(r"k0\u000a  verdict: upheld\u202e"), "{told}");
         let described = described(&Plan { backend: "redis\n  verdict: upheld".into(), ..judged.plan }, "redis 7.0.15");
         assert_eq!(described.lines().count(), 1, "{described}");
+    }
+
+    #[test]
+    fn one_window_that_is_left_out_is_not_called_several() {
+        assert_eq!([1, 2].map(left_out), ["1 more window is", "2 more windows are"]);
     }
 
     #[test]

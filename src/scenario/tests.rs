@@ -34,6 +34,18 @@ fn a_day_of_random_faults_of_lock_nodes_is_a_valid_plan() {
     }
 }
 
+#[test]
+fn a_fault_at_a_point_to_which_no_client_comes_is_refused() {
+    let plan = |backend: &str| {
+        let mut scenario = Scenario::of(backend).unwrap();
+        scenario.faults = nemesis::parse("pause@after-write-back").unwrap();
+        scenario.plan(1).map(drop).map_err(|error| error.to_string())
+    };
+    assert_eq!(plan("redlock"), Ok(()));
+    let refused = plan("redis").unwrap_err();
+    assert!(refused.starts_with("--nemesis: fault 1 (pause): only with tokens `two-phase`"), "{refused}");
+}
+
 /// The plan of `harness run` with these flags, in the simulation.
 fn simulated(flags: &str) -> Plan {
     let parsed = Cli::try_parse_from(format!("harness run --cluster sim --seed 1 {flags}").split(' ')).unwrap();

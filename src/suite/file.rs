@@ -174,7 +174,9 @@ impl Row {
             };
             text = changed.map_err(|e| Unusable(format!("set: {e}")))?;
         }
-        let file = self.parse(&text, &origin, cluster)?;
+        // An error names lines of the changed text, which are not those of the file.
+        let origin_of_row = if self.set.is_empty() { origin.clone() } else { format!("{origin} (with `set`)") };
+        let file = self.parse(&text, &origin_of_row, cluster)?;
         // Another way to write a value, or a default that the plan leaves out, makes another text and no other plan.
         if self.group.is_none() && !self.set.is_empty() {
             let is_same = PlanFile::parse(&unchanged, &origin, Some(cluster)).is_ok_and(|before| before == file);
@@ -198,7 +200,7 @@ impl Row {
         let of_twin = Case {
             name: self.twin_name(),
             claim: format!("the plan of {}, but {}", self.id, differences(&text, &twin_text).join(", ")),
-            file: self.parse(&twin_text, &format!("{origin} (twin)"), cluster)?,
+            file: self.parse(&twin_text, &format!("{origin_of_row} (twin)"), cluster)?,
             witnesses: twin.witness.as_deref().map_or(Ok(of_row.witnesses.clone()), witnesses)?,
             expectation: Some(expectation(&twin.expect)?),
             causes: twin.causes.clone(),
@@ -296,6 +298,18 @@ mod tests {
     }
 
     #[test]
+    fn an_unknown_backend_of_a_list_is_refused_on_both_clusters() {
+        let row = "id = \"A\"\nclaim = \"c\"\nby = \"b\"\nwitness = []\nrun = \"--time 6s\"";
+        let list = "backends = [\"redis\", \"redlok\"]";
+        let suite = rows::parse(&format!("schema = 1\n[[row]]\n{row}\n{list}\n"), Path::new("s.toml")).unwrap();
+        for cluster in [ClusterKind::Docker, ClusterKind::Sim] {
+            let refused = format!("{:#}", suite.cases(Path::new("s.toml"), cluster, &[]).unwrap_err());
+            let is_named = refused.contains("row A/redlok of s.toml") && refused.contains("`redlok` is no backend");
+            assert!(is_named, "{cluster:?}: {refused}");
+        }
+    }
+
+    #[test]
     fn a_value_that_is_only_written_in_another_way_is_refused() {
         let count = |keys: &str| read(keys).map(|cases| cases.len());
         let twin = |lease: &str| {
@@ -307,6 +321,16 @@ mod tests {
             assert!(problem.contains("nothing would differ"), "{problem}");
         }
         assert_eq!((twin("3s"), set("3s")), (Ok(2), Ok(1)));
+    }
+
+    #[test]
+    fn an_error_in_a_changed_plan_does_not_name_the_plan_of_the_file() {
+        let set = "set = { \"plan.leese\" = \"3s\" }";
+        let twin = "[row.twin]\nfield = \"plan.leese\"\nvalue = \"3s\"\nexpect = \"lock=upheld\"";
+        for (keys, whose) in [(set, "--time 6s (with `set`): "), (twin, "--time 6s (twin): ")] {
+            let refused = read(keys).unwrap_err();
+            assert!(refused.contains(whose) && refused.contains("leese"), "{refused}");
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Judges a run of a case: the evidence, the expected verdicts, the causes, the servers.
 
-use checker::{CauseSet, Property, Verdict, Verdicts, Window, joined};
+use checker::{CauseSet, Property, Verdict, Verdicts, Window, canonical, joined};
 use history::{MadeBy, Record};
 
 use super::{
@@ -43,10 +43,12 @@ fn unexpected(verdicts: &Verdicts) -> (Vec<Miss>, Exit) {
     (misses, exit)
 }
 
-/// Returns a miss for the first window with other causes than the row expects.
+/// Returns a miss for the first window with other causes than the row expects. The order of the causes does not count:
+/// the checker lists them in the order of nodes and faults, which chance decides.
 fn other_cause(windows: &[Window], expected: &[CauseSet]) -> Option<Miss> {
-    let other = windows.iter().find(|window| window.causes.as_slice() != expected)?;
-    let (expected, found) = (joined(expected, " and "), joined(&other.causes, " and "));
+    let expected = canonical(expected);
+    let found = windows.iter().map(|window| canonical(&window.causes)).find(|found| *found != expected)?;
+    let (expected, found) = (joined(&expected, " and "), joined(&found, " and "));
     Some(Miss { path: "lock.causes".into(), text: format!("expected the cause {expected}, found {found}") })
 }
 
@@ -168,6 +170,20 @@ mod tests {
         let second = Window { causes: vec!["kill".parse().unwrap()], ..first.clone() };
         let miss = other_cause(&[first, second], &expected).unwrap();
         assert_eq!(miss.text, "expected the cause pause, found kill");
+    }
+
+    #[test]
+    fn causes_are_compared_without_their_order() {
+        let verdicts = verdicts_of("kleppmann-pause");
+        let first = verdicts.lock().unwrap().windows[0].clone();
+        let sets = |words: &[&str]| words.iter().map(|set| set.parse().unwrap()).collect::<Vec<CauseSet>>();
+        let window = |words: &[&str]| Window { causes: sets(words), ..first.clone() };
+        let both = ["clock+amnesia", "amnesia+clock"];
+        for (found, expected) in [(&both[..1], &both[1..]), (&["pause", "kill"], &["kill", "pause"])] {
+            assert_eq!(other_cause(&[window(found)], &sets(expected)), None, "{expected:?}, found {found:?}");
+        }
+        let miss = other_cause(&[window(&["clock"])], &sets(&["clock+amnesia"])).unwrap();
+        assert_eq!(miss.text, "expected the cause amnesia+clock, found clock");
     }
 
     #[test]

@@ -256,9 +256,10 @@ impl Row {
     /// Returns whether the row runs on a cluster. Of a list of backends, those without a model are not simulated, and
     /// those without a client in this build run on no real servers.
     pub fn runs_on(&self, cluster: ClusterKind) -> bool {
-        let is_modelled = |name: &String| Scenario::of(name).is_ok_and(|of| of.base.servers.model().is_some());
+        // The reader of the row's flags refuses an unknown backend.
+        let has_no_model = |name: &String| Scenario::of(name).is_ok_and(|of| of.base.servers.model().is_none());
         let can = match cluster {
-            ClusterKind::Sim => self.listed_backend.as_ref().is_none_or(is_modelled),
+            ClusterKind::Sim => !self.listed_backend.as_ref().is_some_and(has_no_model),
             ClusterKind::Docker => self.missing_feature().is_none(),
         };
         can && (self.clusters.is_empty() || self.clusters.contains(&cluster))

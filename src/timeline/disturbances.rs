@@ -28,8 +28,10 @@ pub struct Disturbances {
     clocks: Vec<ClockStep>,
     /// The first and the last sample of each process.
     samples: HashMap<ProcessName, [(i64, i64); 2]>,
-    /// The requests to kill a node.
-    kills: HashMap<NodeName, BTreeSet<Stamp>>,
+    /// The requests to kill a node, without those that the engine refused.
+    kills: HashMap<NodeName, BTreeSet<(Stamp, FaultId)>>,
+    /// The kills that were made.
+    made: BTreeSet<FaultId>,
     /// The starts of a node's processes, by the numbers of these processes.
     starts: HashMap<NodeName, BTreeMap<u32, Stamp>>,
 }
@@ -58,9 +60,8 @@ impl Disturbances {
     }
 
     fn fault(&mut self, id: FaultId, kind: FaultKind, node: &NodeName, phase: &FaultPhase, at: Stamp) {
-        // A kill ends holds, whether or not its fault is drawn.
-        if kind.kills() && matches!(phase, FaultPhase::Requested { .. }) {
-            self.kills.entry(node.clone()).or_default().insert(at);
+        if kind.kills() {
+            self.kill(id, node, phase, at);
         }
         if !self.faults.contains_key(&id) && self.faults.len() >= FAULTS {
             let is_first = matches!(phase, FaultPhase::Requested { .. } | FaultPhase::Unplanned { .. });
@@ -102,6 +103,18 @@ impl Disturbances {
         }
     }
 
+    /// Notes a kill, which ends holds, whether or not its fault is drawn. A kill that was never made ends none.
+    fn kill(&mut self, id: FaultId, node: &NodeName, phase: &FaultPhase, at: Stamp) {
+        match phase {
+            FaultPhase::Requested { .. } => _ = self.kills.entry(node.clone()).or_default().insert((at, id)),
+            FaultPhase::Injected | FaultPhase::Proved { .. } => _ = self.made.insert(id),
+            FaultPhase::Unproved { .. } if !self.made.contains(&id) => {
+                self.kills.entry(node.clone()).or_default().retain(|(_, kill)| *kill != id);
+            }
+            _ => {}
+        }
+    }
+
     fn clocks(&mut self, record: &Record, sample: (i64, i64)) {
         let [first, last] = self.samples.entry(record.process.clone()).or_insert([sample; 2]);
         // A record may contain any two numbers: their distance need not be an `i64`.
@@ -131,7 +144,7 @@ impl Disturbances {
         let starts = self.starts.get(&node);
         let started = starts.and_then(|starts| starts.get(&number)).copied().unwrap_or_default();
         let next = starts.and_then(|starts| starts.range((Bound::Excluded(number), Bound::Unbounded)).next());
-        let killed = self.kills.get(&node)?.range(started..).next().copied()?;
+        let (killed, _) = self.kills.get(&node)?.range((started, FaultId(0))..).next().copied()?;
         next.is_none_or(|(_, next)| killed < *next).then_some(killed)
     }
 
@@ -219,6 +232,24 @@ mod tests {
         }
         assert_eq!(disturbances.killed(&"worker-1".into()), Some(Stamp(10)));
         assert_eq!(disturbances.killed(&"worker-1#2".into()), Some(Stamp(30)));
+    }
+
+    #[test]
+    fn a_kill_that_the_engine_refused_ends_no_process() {
+        let phase =
+            |id: u32, phase| Event::Fault { fault: FaultId(id), kind: FaultKind::Kill, node: "worker-1".into(), phase };
+        let unproved = |id| phase(id, FaultPhase::Unproved { why: "the engine refused".into() });
+        let mut disturbances = Disturbances::default();
+        add(&mut disturbances, "worker-1", 0, started());
+        add(&mut disturbances, "agent", 10, requested(1, FaultKind::Kill, "worker-1"));
+        add(&mut disturbances, "agent", 11, phase(1, FaultPhase::Healed));
+        add(&mut disturbances, "agent", 20, unproved(1));
+        assert_eq!(disturbances.killed(&"worker-1".into()), None);
+        // A kill that was made, and whose restart was not seen in time, has ended the process.
+        add(&mut disturbances, "agent", 30, requested(2, FaultKind::Kill, "worker-1"));
+        add(&mut disturbances, "agent", 31, phase(2, FaultPhase::Injected));
+        add(&mut disturbances, "agent", 40, unproved(2));
+        assert_eq!(disturbances.killed(&"worker-1".into()), Some(Stamp(30)));
     }
 
     #[test]

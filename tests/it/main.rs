@@ -32,6 +32,7 @@ mod real;
 mod redis_binary;
 mod replicated;
 mod s3;
+mod scripts;
 mod selftest;
 mod serve;
 mod servers;
@@ -44,4 +45,5 @@ mod tidy;
 mod usage;
 #[path = "../shared/vdso.rs"]
 mod vdso;
+mod worker_process;
 mod zookeeper;

@@ -57,7 +57,7 @@ struct Waiting {
 /// Measures recovery.
 #[derive(Default)]
 pub(crate) struct Recovery {
-    healed: u64,
+    healed: Vec<FaultId>,
     /// By key.
     waiting: FxHashMap<usize, Vec<Waiting>>,
     /// From heal to acquisition, after which fault, and its heal.
@@ -96,7 +96,7 @@ impl Judge for Recovery {
     fn on_event(&mut self, run: &Run, entry: &Entry) {
         match &entry.event {
             Event::Fault { fault, phase: FaultPhase::Healed, .. } => {
-                self.healed += 1;
+                self.healed.push(*fault);
                 let waiting = Waiting { fault: *fault, healed: entry.at };
                 run.keys().for_each(|key| self.waiting.entry(key).or_default().push(waiting));
             }
@@ -109,13 +109,20 @@ impl Judge for Recovery {
         }
     }
 
-    fn finish(mut self, _run: &Run, _ending: &Ending, _facts: &mut Facts) -> Vec<(Option<Arm>, Self::Verdict)> {
+    fn finish(mut self, run: &Run, _ending: &Ending, _facts: &mut Facts) -> Vec<(Option<Arm>, Self::Verdict)> {
+        // A fault that the engine refused is healed all the same, and only then called unproved.
+        let may_have_been_on = |fault: FaultId| {
+            run.faults.get(fault).is_some_and(|line| line.injected.is_some() || line.unproved.is_none())
+        };
+        self.healed.retain(|fault| may_have_been_on(*fault));
+        self.recovered.retain(|(_, fault, _)| may_have_been_on(*fault));
+        self.waiting.values_mut().for_each(|waiting| waiting.retain(|waiting| may_have_been_on(waiting.fault)));
         self.recovered.sort_unstable();
         let median = self.recovered.get(self.recovered.len().saturating_sub(1) / 2);
         let longest = self.recovered.last();
         let recovery = RecoveryVerdict {
-            verdict: if self.healed == 0 { Verdict::NotApplicable } else { Verdict::Measured },
-            healed: self.healed,
+            verdict: if self.healed.is_empty() { Verdict::NotApplicable } else { Verdict::Measured },
+            healed: self.healed.len() as u64,
             p50_ms: median.map(|(lasted, ..)| millis(*lasted)),
             longest_ms: longest.map(|(lasted, ..)| millis(*lasted)),
             longest_after: longest.map(|(_, fault, _)| *fault),
@@ -203,6 +210,17 @@ mod tests {
         builder.pause(1, "redis-1", 100, 500).acquire(3, 2, 600, 700, 43).release(3, 710);
         let found = measured(&builder);
         assert_eq!((found.longest_ms, found.unrecovered), (Some(200.0), 1), "k1 is not acquired again");
+    }
+
+    #[test]
+    fn a_kill_that_the_engine_refused_needs_no_recovery() {
+        let mut builder = HistoryBuilder::new();
+        builder.plan.workload.keys = 2;
+        builder.acquire(1, 1, 0, 10, 41).with_key(1, "k1").release(1, 50).acquire(2, 2, 60, 70, 42).release(2, 80);
+        builder.kill_refused(1, "worker-1", 100, 150).acquire(3, 2, 400, 410, 43).release(3, 420);
+        let found = measured(&builder);
+        assert_eq!((found.verdict, found.healed, found.unrecovered), (Verdict::NotApplicable, 0, 0));
+        assert_eq!((found.pairs, found.longest_ms), (Vec::new(), None));
     }
 
     #[test]

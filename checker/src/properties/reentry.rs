@@ -82,6 +82,13 @@ pub struct ReentryVerdict {
     pub wrong: Vec<WrongReentry>,
 }
 
+impl ReentryVerdict {
+    /// Returns whether there was nothing to judge.
+    fn is_empty(&self) -> bool {
+        self.reentered == 0 && self.released_too_often == 0 && self.wrong.is_empty()
+    }
+}
+
 /// The most findings that are kept.
 const WRONG_MAX: usize = 100;
 /// The most findings that the summary shows.
@@ -167,12 +174,13 @@ impl Judge for Reentry {
         self.open.remove(&attempt.id);
     }
 
-    /// Runs in which no client was to acquire a key again have no such line.
+    /// Runs in which no client was to acquire a key again, and none did or released too often, have no such line.
     fn finish(mut self, _run: &Run, ending: &Ending, _facts: &mut Facts) -> Vec<(Option<Arm>, Self::Verdict)> {
-        if !self.is_planned && self.verdict.reentered == 0 && self.verdict.wrong.is_empty() {
+        let is_empty = self.verdict.is_empty();
+        if !self.is_planned && is_empty {
             return Vec::new();
         }
-        if self.verdict.reentered > 0 {
+        if !is_empty {
             self.verdict.verdict = Verdict::judged(!self.verdict.wrong.is_empty(), !ending.is_whole);
         }
         vec![(None, self.verdict)]
@@ -185,7 +193,7 @@ impl Report for ReentryVerdict {
     }
 
     fn figures(&self) -> String {
-        if self.reentered == 0 && self.wrong.is_empty() {
+        if self.is_empty() {
             return "no client acquired its own hold again".into();
         }
         let wrong = match self.wrong.len() {

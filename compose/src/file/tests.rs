@@ -289,6 +289,18 @@ fn the_facts_that_tests_of_other_crates_use_are_those_of_the_built_in_files() {
 }
 
 #[test]
+fn every_member_of_etcd_starts_on_arm_too() {
+    let members = BUILTIN.iter().flat_map(|(name, _)| ComposeFile::builtin(name).unwrap().services);
+    let members: Vec<Service> = members.filter(|service| service.role == "etcd").collect();
+    assert_eq!(members.len(), 6);
+    for member in members {
+        assert!(member.image.contains(":v3.4."), "from 3.5 on etcd supports ARM: {}", member.image);
+        let named = member.environment.get("ETCD_UNSUPPORTED_ARCH").map(String::as_str);
+        assert_eq!(named, Some("arm64"), "{}", member.name);
+    }
+}
+
+#[test]
 fn a_leader_is_found_by_one_command_and_not_by_two() {
     let led =
         |keys: &str| ComposeFile::parse(&with("").replace("port: 6379", &format!("port: 6379, {keys}")), "f.yaml");

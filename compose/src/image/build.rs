@@ -38,6 +38,12 @@ const REPLACES_LABEL: &str = "harness.replaces";
 const BUILD_LIMIT: Duration = Duration::from_secs(900);
 /// Number of the builder's last lines that an error quotes.
 const TAIL_LINES: usize = 15;
+/// Settings of `apt`. A connection to a mirror may stay silent for ever.
+const APT_OPTIONS: [&str; 3] = [
+    "--aptopt=Acquire::Retries \"3\"",
+    "--aptopt=Acquire::http::Timeout \"30\"",
+    "--aptopt=Acquire::https::Timeout \"30\"",
+];
 /// Arguments of `unshare` that give a build its own processes and mounts. All of them end with `unshare` itself.
 const OWN_NAMESPACES: [&str; 5] = ["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"];
 
@@ -159,7 +165,7 @@ impl Recipe {
             return Err(Error::NoBuilder { image: self.name(), why: no_pull.to_owned() });
         }
         let mut command = self.isolated(no_pull).await?;
-        command.args(["mmdebstrap", "--variant=minbase"]);
+        command.args(["mmdebstrap", "--variant=minbase"]).args(APT_OPTIONS);
         if !self.packages.is_empty() {
             command.arg(format!("--include={}", self.packages.join(",")));
         }
@@ -171,9 +177,8 @@ impl Recipe {
         let input = build.input().map_err(|error| failed("cannot use the lock of the build", error))?;
         command.args([SUITE, "-"]).env("TMPDIR", build.dir()).process_group(0);
         command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let builder = command.spawn().map_err(|error| failed("cannot run setpriv and mmdebstrap", error))?;
-        build.started(builder.id());
-        Ok((builder, build))
+        let builder = start(command, &mut build);
+        Ok((builder.map_err(|error| failed("cannot run setpriv and mmdebstrap", error))?, build))
     }
 
     /// Returns a command, still without its program, whose processes and mounts end with the harness, even if the
@@ -196,6 +201,14 @@ impl Recipe {
         }
         Ok(command)
     }
+}
+
+/// Starts the builder. The command has the lock of the build open, so it ends here, also if it cannot be started:
+/// otherwise the end of the build would wait for it.
+fn start(mut command: Command, build: &mut Build) -> std::io::Result<Child> {
+    let builder = command.spawn()?;
+    build.started(builder.id());
+    Ok(builder)
 }
 
 /// Explains the error of an import, which has a time limit of its own.
@@ -265,6 +278,17 @@ mod tests {
             explain_import(&EngineError::DockerStreamError { error: "full".into() }),
             "Docker stream error: full"
         );
+    }
+
+    #[tokio::test]
+    async fn a_builder_that_cannot_be_started_leaves_nothing() {
+        let temporary = tempfile::tempdir().unwrap();
+        let mut build = Build::new(temporary.path()).unwrap();
+        let mut command = Command::new("/nonexistent/setpriv");
+        command.stdin(build.input().unwrap());
+        start(command, &mut build).unwrap_err();
+        drop(build);
+        assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 0);
     }
 
     #[tokio::test]

@@ -88,6 +88,11 @@ impl Plan {
         if w.keys == 0 || w.keys > KEYS_MAX {
             return err("keys", format!("{} is outside 1 to {KEYS_MAX}", w.keys));
         }
+        // Before the rate and the work, which `harness dose` makes from the lease.
+        if self.lease < Duration::from_millis(50) || self.lease > LONGEST_LEASE {
+            let lease = humantime::format_duration(self.lease);
+            return err("lease", format!("{lease} is outside 50ms to 10m"));
+        }
         if !(w.rate_per_s.is_finite() && w.rate_per_s > 0.0 && w.rate_per_s <= 100_000.0) {
             return err(
                 "rate",
@@ -101,10 +106,6 @@ impl Plan {
             if range.to > LONGEST_RUN {
                 return err(field, format!("{:?} is too long: expected at most 24h", range.to));
             }
-        }
-        if self.lease < Duration::from_millis(50) || self.lease > LONGEST_LEASE {
-            let lease = humantime::format_duration(self.lease);
-            return err("lease", format!("{lease} is outside 50ms to 10m"));
         }
         if self.time < Duration::from_secs(1) || self.time > LONGEST_RUN {
             return err("time", format!("{:?} is too short or too long: expected 1s to 24h", self.time));

@@ -295,6 +295,24 @@ fn the_nodes_of_a_group_get_one_fault_and_their_own_peers() {
 }
 
 #[test]
+fn each_fault_that_is_drawn_for_a_short_lease_is_possible() {
+    let workers = [NodeName::new("worker-1"), NodeName::new("worker-2")];
+    let lock_nodes = [NodeName::new("redis-1")];
+    let (time, resource) = (Duration::from_secs(10), ResourceKind::Service);
+    for kind in FaultKind::ALL {
+        let specs = parse(kind.name()).unwrap();
+        for lease in [50, 100, 199].map(Duration::from_millis) {
+            let of = Draw { specs: &specs, time, lease, workers: &workers, lock_nodes: &lock_nodes, resource };
+            for seed in 0..20 {
+                let steps = draw(&mut ChaCha8Rng::seed_from_u64(seed), &of).unwrap();
+                let refused = steps.iter().find_map(|step| step.fault.check().err());
+                assert_eq!(refused, None, "{kind} with a lease of {lease:?}, seed {seed}");
+            }
+        }
+    }
+}
+
+#[test]
 fn no_seed_draws_a_plan_that_is_refused() {
     let workers = [1, 2, 3].map(|n| NodeName::new(format!("worker-{n}")));
     let lock_nodes = [NodeName::new("redis-1")];

@@ -68,6 +68,16 @@ fn the_last_line_has_all_figures() {
 }
 
 #[test]
+fn one_of_a_kind_is_not_called_several() {
+    let mut tally = Tally { schedules: 1, ..Tally::default() };
+    tally.add_error(SeedError { seed: 4, why: "it stands still".into() });
+    let one = Results::new(head(1, 1), tally, 5.0, vec![class("stale-holder", &["pause"], 1, 3, true)], false);
+    let text = one.text();
+    assert!(text.starts_with("1 schedule ended with an error and was not judged; the first is seed 4"), "{text}");
+    assert!(text.contains("\n1 schedule, 1 finding in 1 class · "), "{text}");
+}
+
+#[test]
 fn errors_are_told_and_only_a_violation_comes_before_them_in_the_exit_code() {
     let mut tally = Tally { schedules: 10, ..Tally::default() };
     let of = |tally: &Tally, classes| Results::new(head(1, 1), tally.clone(), 5.0, classes, false);

@@ -27,7 +27,7 @@ const plots = [
     lines: [{ name: "waiting", values: queue, color: "one" }],
   },
   { title: "Recovery", unit: "ms", draw: drawRecovery },
-  { title: "Tokens", unit: "", draw: drawTokens },
+  { title: "Tokens", unit: "", isWhole: true, draw: drawTokens },
 ];
 const R = DATA.recovery, open = R.filter(point => point[1] === null).length;
 plots[3].note = R.length === 0 ? "No fault was healed." :
@@ -62,7 +62,9 @@ function grid(context, plot, y, ticks) {
     context.lineTo(width - 8, y(tick));
     context.stroke();
     context.fillStyle = color("dim");
-    context.fillText(Number(tick.toPrecision(4)).toLocaleString("en") + " " + plot.unit, names - 8, y(tick) + 4, names - 10);
+    // A token is a name: revisions of etcd and transactions of ZooKeeper differ in their last digits.
+    const told = (plot.isWhole ? tick : Number(tick.toPrecision(4))).toLocaleString("en");
+    context.fillText(told + " " + plot.unit, names - 8, y(tick) + 4, names - 10);
   }
 }
 function drawLine(context, line, y) {

@@ -63,14 +63,14 @@ function tell(title, lines) {
 function tellWindow(n) {
   const w = DATA.windows[n];
   tell(`Window ${n + 1} of ${DATA.windows.length}: ${w.headline}`, [
-    ["two holders", `${seconds(w.from)} to ${seconds(w.to)} (${length(w.to - w.from)})`],
+    [w.told, `${seconds(w.from)} to ${seconds(w.to)} (${length(w.to - w.from)})`],
     ["kind and cause", `${w.kind}, ${w.causes}`],
   ]);
 }
 const WORDS = { a: "admitted", x: "refused", l: "admitted, late", s: "admitted, stale" };
 function tellHold(hold) {
   const end = hold[RELEASE] !== null ? `released at ${seconds(hold[RELEASE])}` +
-      (hold[REMOVED] === 0 ? "; the lock was gone already" : hold[REMOVED] === null ? "; no answer" : "") :
+      (hold[REMOVED] === 0 ? "; the lock was gone already" : hold[REMOVED] === null ? "; not confirmed" : "") :
     hold[LOST] !== null ? `the client noticed the loss at ${seconds(hold[LOST])}` :
     hold[GAVE_UP] !== null ? `given up at ${seconds(hold[GAVE_UP])}` :
     hold[KILLED] !== null ? `the worker was killed at ${seconds(hold[KILLED])}` : "no end on record";
@@ -79,7 +79,7 @@ function tellHold(hold) {
     (hold[TOKEN] === null ? "" : `, token ${hold[TOKEN]}`), [
     ["acquired", `${seconds(hold[ACQUIRED])} (due at ${seconds(hold[DUE])}), event ${hold[SEQ]} of the history`],
     ["entitled", `until ${seconds(hold[ENTITLED])}${past}`],
-    ["end", end + (hold[RENEWED] ? `; renewed ${hold[RENEWED]} times` : "")],
+    ["end", end + (hold[RENEWED] ? `; renewed ${hold[RENEWED]} ${hold[RENEWED] === 1 ? "time" : "times"}` : "")],
     ["requests", hold[ACTS].length ? hold[ACTS].slice(0, 8).map(act =>
       `${act[A_KIND] === "w" ? "write" : "read"} ${seconds(act[A_AT])}`).join(", ") : null],
   ]);
@@ -272,7 +272,7 @@ $("left").textContent = missing.length === 0 ? "Every hold, request and fault of
     "Every hold of a window is drawn, and so is every other hold near it on its key. ") +
   "The file history.jsonl has everything.";
 const legend = [["one", "hold, entitled"], ["past", "used after its end"],
-  ["tint", "window: the lock has two holders; their holds have a red frame"],
+  ["tint", "window: the lock has two holders, or was given away too early; their holds have a red frame"],
   ["ice", "fault, as its target shows it; the line below goes from its request to the proof of its heal"],
   ["dim", "strip above: the process did not run"]];
 legend.forEach(([name, text]) => {

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use checker::{Property, Recovered, Verdicts};
+use checker::{Property, Recovered, Verdicts, WindowKind};
 use history::{ClockChange, Key, RequestKind, Stamp};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -124,7 +124,10 @@ fn data(timeline: &Timeline, worst: Option<usize>) -> Value {
             let (from, to) = (Ms(w.from_ms), Ms(w.to_ms));
             let story = [Ms(w.story_ms.0), Ms(w.story_ms.1)];
             let holds: Vec<String> = w.holds.iter().map(|hold| hold.0.to_string()).collect();
-            json!({"kind": w.kind, "key": keys.place(&w.key), "holds": holds, "from": from, "to": to,
+            // Nobody was left to act under a hold that was cut short.
+            let is_cut = w.kind == WindowKind::CutShort.name();
+            let told = if is_cut { "given away too early" } else { "two holders" };
+            json!({"kind": w.kind, "told": told, "key": keys.place(&w.key), "holds": holds, "from": from, "to": to,
                    "story": story, "headline": w.headline, "causes": w.causes})
         })
         .collect();

@@ -20,7 +20,9 @@ const el = (tag, text, parent) => {
 const END = Math.max(DATA.until, 1);
 const view = { from: 0, to: END, key: null, window: -1, chosen: null };
 const isShown = key => view.key === null || view.key === key;
-const faultSpan = f => f.proved || [f.on ?? f.asked ?? 0, f.off ?? f.heal ?? END];
+// A fault that found no process, or that the engine refused, was never on: only its request is drawn.
+const isOff = f => f.why !== null && f.on === null;
+const faultSpan = f => f.proved || [f.on ?? f.asked ?? 0, f.off ?? f.heal ?? (isOff(f) ? f.asked ?? 0 : END)];
 const holdById = new Map(DATA.holds.map(hold => [hold[ID], hold]));
 
 // ---- rows

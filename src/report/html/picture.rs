@@ -85,11 +85,14 @@ pub fn name(timeline: &Timeline, hold: &Hold) -> String {
 fn window_label(timeline: &Timeline, window: &WindowSpan, first: &Hold, second: &Hold) -> String {
     let (length, later) = (seconds(window.to_ms - window.from_ms), name(timeline, second));
     match window.kind {
-        "stale-holder" if is_released(first) => {
-            format!("{} has released the lock and still acts: {length}", name(timeline, first))
-        }
         "stale-holder" => {
-            format!("{} has lost the lock to {later} and does not know it: {length}", name(timeline, first))
+            let first_name = name(timeline, first);
+            match early_end(first) {
+                Some(EarlyEnd::Release) => format!("{first_name} has released the lock and still acts: {length}"),
+                Some(EarlyEnd::Loss) => format!("{first_name} has noticed its loss and still acts: {length}"),
+                Some(EarlyEnd::Kill) => format!("{first_name} was killed, and its request still arrives: {length}"),
+                None => format!("{first_name} has lost the lock to {later} and does not know it: {length}"),
+            }
         }
         "lease-overlap" => format!("both are entitled: {length}"),
         _ => format!("granted too early: {length}"),
@@ -104,16 +107,32 @@ fn seconds(ms: f64) -> String {
     }
 }
 
-/// Returns whether the client ended the entitlement of its hold by a release, before the end of the lease.
-fn is_released(hold: &Hold) -> bool {
-    hold.release == Some(hold.entitled_until())
+/// The event that ended an entitlement before the end of the lease.
+pub enum EarlyEnd {
+    /// The client released the hold.
+    Release,
+    /// The client noticed the loss of the hold.
+    Loss,
+    /// The process of the client was killed.
+    Kill,
+}
+
+/// Returns the event that ended the entitlement of a hold. None if the lease ended it.
+pub fn early_end(hold: &Hold) -> Option<EarlyEnd> {
+    let ends = [(hold.release, EarlyEnd::Release), (hold.lost, EarlyEnd::Loss), (hold.killed, EarlyEnd::Kill)];
+    ends.into_iter().find(|(at, _)| *at == Some(hold.entitled_until())).map(|(_, early_end)| early_end)
 }
 
 fn draw_hold(canvas: &mut Canvas, timeline: &Timeline, hold: &Hold, y: f64, class: &str) {
     let [from, entitled, used] = [hold.acquired, hold.entitled_until(), hold.used_until()].map(|at| timeline.ms(at));
     let token = hold.token.map(|token| format!(", token {token}")).unwrap_or_default();
     if used > entitled {
-        let end = if is_released(hold) { "it has released the lock" } else { "its lease has ended" };
+        let end = match early_end(hold) {
+            Some(EarlyEnd::Release) => "it has released the lock",
+            Some(EarlyEnd::Loss) => "it has noticed the loss",
+            Some(EarlyEnd::Kill) => "it was killed",
+            None => "its lease has ended",
+        };
         canvas.believed(y, (entitled, used), end);
     }
     canvas.hold(y, (from, entitled.max(from)), class, &format!("has the lock{token}"));
@@ -164,8 +183,12 @@ struct Band {
     label: String,
 }
 
-/// The span of a fault in milliseconds, as far as it is known.
+/// The span of a fault in milliseconds, as far as it is known. None if the fault was never on: it found no process, or
+/// the engine refused it.
 pub fn fault_span(timeline: &Timeline, fault: &FaultSpan) -> Option<(f64, f64)> {
+    if fault.unproved.is_some() && fault.injected.is_none() {
+        return None;
+    }
     let asked = fault.injected.or(fault.requested).map(|at| timeline.ms(at));
     let over = fault.healed.or(fault.heal_requested).map_or(timeline.ms(timeline.until), |at| timeline.ms(at));
     match fault.proved {
@@ -191,10 +214,11 @@ fn bands(timeline: &Timeline, window: &WindowSpan, holds: [&Hold; 2], (from, to)
             continue;
         }
         let length = seconds(span.1 - span.0);
+        let open = if fault.unproved.is_some() { ", not proved" } else { "" };
         let label = match (fault.kind.name(), &row) {
-            ("pause" | "stop", Row::First | Row::Second) => format!("frozen {length}"),
-            (kind, Row::Servers) => format!("{kind} on {}", fault.node),
-            (kind, _) => kind.to_owned(),
+            ("pause" | "stop", Row::First | Row::Second) if open.is_empty() => format!("frozen {length}"),
+            (kind, Row::Servers) => format!("{kind} on {}{open}", fault.node),
+            (kind, _) => format!("{kind}{open}"),
         };
         bands.push(Band { row, from: span.0, to: span.1, label });
     }

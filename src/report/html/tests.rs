@@ -153,6 +153,24 @@ fn data(html: &str) -> Value {
 }
 
 #[test]
+fn a_promise_that_was_cut_short_is_not_called_two_holders() {
+    let cut_short = ("cut-short", "cut-short", "given away too early");
+    for (name, kind, told) in [cut_short, ("kleppmann-pause", "stale-holder", "two holders")] {
+        let (_, _, html) = page(name);
+        let window = &data(&html)["windows"][0];
+        assert_eq!((&window["kind"], &window["told"]), (&json!(kind), &json!(told)), "{window}");
+    }
+    assert!(SCRIPT.contains("[w.told, ") && !SCRIPT.contains("[\"two holders\""));
+}
+
+#[test]
+fn the_axis_of_tokens_is_not_rounded() {
+    // 4,294,967,301 and 4,294,967,340 of ZooKeeper are 4,295,000,000 with four digits.
+    assert!(SCRIPT.contains("title: \"Tokens\", unit: \"\", isWhole: true,"));
+    assert!(SCRIPT.contains("plot.isWhole ? tick : Number(tick.toPrecision(4))"));
+}
+
+#[test]
 fn recoveries_are_those_of_the_verdict_and_clock_faults_have_their_change() {
     let (mut recoveries, mut clocks) = (0, 0);
     for entry in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/checker/tests/corpus")).unwrap() {

@@ -7,7 +7,7 @@ use history::{Arm, ClientKind, FaultKind, RequestKind, Stamp};
 
 use super::{
     arms::lost_updates,
-    picture::{fault_span, name},
+    picture::{EarlyEnd, early_end, fault_span, name},
 };
 use crate::timeline::{FaultSpan, Hold, Timeline, WindowSpan, worst_first};
 
@@ -53,13 +53,21 @@ pub fn claim(verdicts: &Verdicts, timeline: &Timeline, worst: Option<usize>) -> 
 }
 
 /// Returns the lesson of the window that the claim tells of, for readers who ask who is to blame.
-pub fn lesson(verdicts: &Verdicts, client: ClientKind, worst: Option<usize>) -> Option<String> {
+pub fn lesson(verdicts: &Verdicts, timeline: &Timeline, client: ClientKind, worst: Option<usize>) -> Option<String> {
     let window = &verdicts.lock()?.windows[worst?];
+    let stale = window.holds.first().and_then(|id| timeline.hold(*id));
     let is_by = |cause| window.causes.iter().any(|set| set.is(cause));
     let text = match window.kind {
         WindowKind::StaleHolder if is_by(Cause::Unexplained) => return None,
         WindowKind::StaleHolder if is_by(Cause::Overclaim) => {
             "The client is wrong here: it trusted the lock for longer than the service had promised.".to_owned()
+        }
+        // The service may have given the lock away inside the lease: the record shows only that the client was told.
+        WindowKind::StaleHolder if matches!(stale.and_then(early_end), Some(EarlyEnd::Loss)) => {
+            "The client had noticed that it had lost the lock, and still acted. A client can end its work at that \
+             moment. Only the resource can refuse a write that has left by then, by a token that grows from holder to \
+             holder."
+                .to_owned()
         }
         WindowKind::StaleHolder if is_by(Cause::Overrun) => format!(
             "{KEPT} Nothing stopped the old holder: its work took longer than the lease. A client can renew its lease \
@@ -138,7 +146,8 @@ fn of_window(verdicts: &Verdicts, timeline: &Timeline, window: &Window, index: u
 fn frozen(timeline: &Timeline, hold: &Hold) -> Option<(&'static str, String)> {
     let end = timeline.ms(hold.entitled_until());
     let covers = |(from, to): (f64, f64)| (from <= end && to >= end).then(|| seconds(to - from));
-    let is_freeze = |fault: &&FaultSpan| matches!(fault.kind, FaultKind::Pause | FaultKind::Stop);
+    let is_freeze =
+        |fault: &&FaultSpan| matches!(fault.kind, FaultKind::Pause | FaultKind::Stop) && fault.unproved.is_none();
     let node = hold.process.node();
     let paused = (timeline.faults.iter().filter(is_freeze).filter(|fault| fault.node == node))
         .find_map(|fault| covers(fault_span(timeline, fault)?));
@@ -311,6 +320,25 @@ mod tests {
     }
 
     #[test]
+    fn a_freeze_that_was_not_proved_is_not_told() {
+        let (_, mut timeline) = pause();
+        let hold = timeline.holds[0].clone();
+        timeline.stalls.clear();
+        let found_none = FaultSpan {
+            proved: None,
+            unproved: Some("expected a running process; there was none".to_owned()),
+            injected: None,
+            heal_requested: None,
+            healed: None,
+            ..timeline.faults[0].clone()
+        };
+        timeline.faults = vec![found_none];
+        assert_eq!(frozen(&timeline, &hold), None, "the fault was never on");
+        timeline.faults[0].injected = timeline.faults[0].requested;
+        assert_eq!(frozen(&timeline, &hold), None);
+    }
+
+    #[test]
     fn of_several_freezes_the_one_that_outlasts_the_lease_is_told() {
         let (_, mut timeline) = pause();
         let hold = timeline.holds[0].clone();
@@ -338,6 +366,17 @@ mod tests {
         let second = &mut timeline.holds[1];
         second.killed = Some(second.acquired.plus(Duration::from_micros(200)));
         assert_eq!(told(&timeline, 0.2), format!("{got} worker-2 was killed at once."));
+    }
+
+    #[test]
+    fn a_lock_whose_loss_the_client_noticed_is_no_kept_promise() {
+        let (judged, mut timeline) = pause();
+        let told = |timeline: &Timeline| lesson(&judged.verdicts, timeline, ClientKind::Unchecked, Some(0)).unwrap();
+        assert!(told(&timeline).starts_with(KEPT));
+        timeline.holds[0].lost = Some(timeline.holds[0].acquired.plus(Duration::from_millis(100)));
+        let lesson = told(&timeline);
+        assert!(lesson.starts_with("The client had noticed that it had lost the lock, and still acted."), "{lesson}");
+        assert!(!lesson.contains("kept its promise") && !lesson.contains("does not notice"), "{lesson}");
     }
 
     #[test]

@@ -309,6 +309,8 @@ impl Deadlocks {
 
     /// The entitlement of a hold has ended, or the judged record ends there.
     pub fn on_entitlement_end(&mut self, run: &Run, hold: &Attempt, end: Stamp) {
+        // Another hold of the cycle may have ended earlier, with no event of its key since.
+        self.expire(run, hold.client);
         let Some(id) = self.of.get(&hold.client).copied() else { return };
         if !self.cycles.get(&id).is_some_and(|cycle| cycle.holds.contains(&hold.id)) {
             return;

@@ -116,7 +116,8 @@ impl<'a> ActPath<'a> {
         let path = (grant.promised_from, arrival);
         let requests = delays::delayed(run, worker, &resource, may_be_lost);
         let answers = delays::delayed(run, &resource, worker, may_be_lost);
-        let attempt = (grant.promised_from, grant.ok.at);
+        // The lock nodes delayed nothing before the attempt was sent, even if the promise rests on an earlier request.
+        let attempt = (grant.promised_from.max(hold.sent.at), grant.ok.at);
         let of_locks = delays::of_lock_nodes(run, worker, attempt, may_be_lost);
         let on_path = own.iter().chain(&of_resource).chain(&requests).chain(&answers).chain(&down);
         let on_path = on_path.filter(|(span, _)| clip(*span, path).is_some());

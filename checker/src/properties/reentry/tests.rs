@@ -79,6 +79,16 @@ fn a_hold_that_is_left_without_having_been_entered_again_is_reported() {
 }
 
 #[test]
+fn a_release_too_many_is_judged_without_any_reentry() {
+    let mut s = HistoryBuilder::new();
+    s.acquire(1, 1, 0, 10, 41).release(1, 20);
+    leaves(&mut s, 30, 0);
+    let found = judged(&s);
+    assert_eq!((found.verdict, found.reentered, found.released_too_often), (Verdict::Upheld, 0, 1));
+    assert_eq!(found.figures(), "holds acquired again 0 times, 0 deep; 1 release too many, without effect");
+}
+
+#[test]
 fn another_token_of_a_reentry_is_a_violation() {
     let mut s = HistoryBuilder::new();
     s.acquire(1, 1, 0, 10, 41);

@@ -5,10 +5,10 @@
 //! answers do not matter, and the client need not have waited for them.
 //!
 //! The checker judges an attempt that was alone. No other attempt for the key was under way from its sending to its
-//! end. Every earlier attempt had released the key long enough before. For one lease before its sending no fault was
-//! on. A node that refuses such an attempt as held still has the key of an earlier attempt. If the lease of a released
-//! attempt may still run on that node, the node did not undo that attempt. (Property 7 covers a key that outlives every
-//! lease.)
+//! end. Every earlier attempt had released the key long enough before. For one lease before its sending the record had
+//! begun, and no fault was on. A node that refuses such an attempt as held still has the key of an earlier attempt. If
+//! the lease of a released attempt may still run on that node, the node did not undo that attempt. (Property 7 covers a
+//! key that outlives every lease.)
 //!
 //! The longest time that a request takes is [`SLACK`] plus all delays of the plan. Both rounds of an attempt may be
 //! refused: only a refusal in the first round says that another client has the key.
@@ -158,12 +158,14 @@ impl UnreleasedKeys {
                 self.lease = self.lease.max(attempt.grant.map_or(Duration::ZERO, |grant| grant.lease));
                 self.came_out(attempt, mark, attempt.refused_on);
             }
-            Event::AcquireFailed { outcome, why, .. } => {
+            Event::AcquireFailed { outcome, why, answers, .. } => {
                 let refused_on = if *why == FailureReason::Held { attempt.refused_on } else { 0 };
                 self.key(attempt.key).free(attempt.id, attempt.sent.at, refused_on);
                 self.came_out(attempt, mark, refused_on);
-                let had_nothing = *outcome == Outcome::Failed && *why == FailureReason::Held && attempt.granted_on == 0;
-                self.ended(attempt, mark.at, had_nothing);
+                // A node whose answer the client did not read may have granted the attempt.
+                let is_unread = answers.iter().any(|(_, answer)| *answer == NodeAnswer::None);
+                let is_refused = *outcome == Outcome::Failed && *why == FailureReason::Held;
+                self.ended(attempt, mark.at, is_refused && attempt.granted_on == 0 && !is_unread);
             }
             Event::Undo { .. } | Event::Release { .. } => self.lets_go(attempt, mark),
             Event::Undone { answers, .. } | Event::Released { answers, .. } | Event::ReleaseFailed { answers, .. } => {
@@ -261,7 +263,9 @@ impl UnreleasedKeys {
 
     fn judge(&mut self, run: &Run, key: usize, refused: &Trying) {
         let (sent, lease) = (refused.sent, self.lease + self.arrival);
-        let is_quiet = self.disturbances.quiet_since().is_some_and(|since| rules::is_overdue(sent.at, since, lease));
+        // Nobody knows who held the key before the record.
+        let quiet_since = self.disturbances.quiet_since().map(|since| since.max(run.start.unwrap_or_default()));
+        let is_quiet = quiet_since.is_some_and(|since| rules::is_overdue(sent.at, since, lease));
         let Some((out, refused_on)) = refused.out.filter(|_| is_quiet) else { return };
         for node in (0..64).filter(|node| refused_on & (1 << node) != 0) {
             let may_have_left = |left: &&LetGo| {

@@ -1,4 +1,4 @@
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use super::*;
 use crate::{judge::judge, timeline::read};
@@ -28,6 +28,47 @@ fn a_write_after_the_own_release_is_no_write_after_the_lease() {
         assert!(svg.contains(part), "{part}: {svg}");
     }
     assert!(!svg.contains("its lease has ended") && !svg.contains("does not know it"), "{svg}");
+}
+
+/// An instant inside the lease of a hold.
+fn soon(hold: &Hold) -> Option<history::Stamp> {
+    Some(hold.acquired.plus(Duration::from_millis(100)))
+}
+
+#[test]
+fn a_write_after_a_kill_or_a_noticed_loss_is_no_write_after_the_lease() {
+    let of = |end: fn(&mut Hold)| {
+        let mut timeline = timeline("kleppmann-pause");
+        let first = timeline.windows[0].holds[0];
+        end(timeline.holds.iter_mut().find(|hold| hold.id == first).unwrap());
+        picture(&timeline, &timeline.windows[0]).unwrap()
+    };
+    // The client releases the hold after its stale write.
+    let of_lease = of(|_| ());
+    assert!(of_lease.contains(">its lease has ended<") && of_lease.contains("does not know it: "), "{of_lease}");
+    let killed = of(|hold| hold.killed = soon(hold));
+    let lost = of(|hold| hold.lost = soon(hold));
+    for (svg, end, told) in [
+        (killed, ">it was killed<", "worker-1 was killed, and its request still arrives: "),
+        (lost, ">it has noticed the loss<", "worker-1 has noticed its loss and still acts: "),
+    ] {
+        assert!(svg.contains(end) && svg.contains(told), "{end}: {svg}");
+        assert!(!svg.contains("its lease has ended") && !svg.contains("does not know it"), "{svg}");
+    }
+}
+
+#[test]
+fn a_fault_that_was_not_proved_is_not_called_a_freeze() {
+    let mut timeline = timeline("kleppmann-pause");
+    let why = Some("expected a running process; there was none".to_owned());
+    (timeline.faults[0].proved, timeline.faults[0].unproved) = (None, why);
+    let drawn = |timeline: &Timeline| picture(timeline, &timeline.windows[0]).unwrap();
+    let svg = drawn(&timeline);
+    assert!(svg.contains(">pause, not proved<") && !svg.contains(">frozen "), "{svg}");
+    let fault = &mut timeline.faults[0];
+    (fault.injected, fault.heal_requested, fault.healed) = (None, None, None);
+    let svg = drawn(&timeline);
+    assert!(!svg.contains("class=\"frozen\"") && !svg.contains("not proved"), "it was never on: {svg}");
 }
 
 #[test]

@@ -207,6 +207,25 @@ fn a_longer_lease_than_the_plan_has_may_end_a_deadlock() {
 }
 
 #[test]
+fn a_lease_that_ended_unseen_has_ended_its_deadlock() {
+    // Both clients wait in a queue until the record ends, and only one of them renews. The hold of worker-1 is promised
+    // until 2,073, and that of worker-2 until 2,083.
+    for (renewing, lasted_ms) in [(1, 1_783.0), (2, 1_773.0)] {
+        let mut s = Clients::new(3);
+        s.0.plan.workload.renew = Some(Duration::from_millis(500));
+        let mut s = s.deadlock();
+        for at in (500..9_000).step_by(500) {
+            let (hold, lease_ns, answers) = (HoldId(renewing), 2_000_000_000, Answers::new());
+            s.event(renewing as u32, at, Event::Renew { hold });
+            s.event(renewing as u32, at, Event::Renewed { hold, lease_ns, answers });
+        }
+        s.event(3, 9_000, Event::Clocks { wall_ns: 0, boot_ns: 0 });
+        assert_eq!(ends(&s.0), [(DeadlockEnd::LeaseEnded, lasted_ms)], "worker-{renewing} renews");
+        assert_eq!(liveness(&s.0).verdict, Verdict::Upheld);
+    }
+}
+
+#[test]
 fn a_deadlock_in_a_record_without_an_end_is_inconclusive() {
     let mut records = lasting(2, 9_000, 9_000).0.records();
     records.pop();

@@ -76,3 +76,24 @@ fn a_pause_between_the_request_and_the_attempt_makes_an_act_late() {
         assert_eq!(s.causes(), [expected], "paused from {from} to {to}");
     }
 }
+
+#[test]
+fn a_stall_before_such_an_attempt_makes_an_act_late() {
+    for (from, to, expected) in [(20, 1_880, "stall"), (20, 30, "overrun")] {
+        // The process reports the stall 5 ms after it, and sends the attempt at 1,890.
+        let mut s = late(1_890, 88, 2_000);
+        s.stall("worker-1", from, to);
+        assert_eq!(s.causes(), [expected], "stalled from {from} to {to}");
+    }
+}
+
+#[test]
+fn a_fault_of_the_servers_before_such_an_attempt_does_not_delay_it() {
+    // The fault is over when the attempt is sent, at 100. The client has taken these 100 ms off its lease.
+    for fault in [Fault::new(fault::Pause {}, SECOND), Fault::new(fault::Kill {}, SECOND)] {
+        let mut s = late(100, 1_880, 2_002);
+        s.plan.servers = etcd();
+        s.inject(1, fault.clone(), "redis-1", 10, 80);
+        assert_eq!(s.causes(), ["overrun"], "{fault:?}");
+    }
+}

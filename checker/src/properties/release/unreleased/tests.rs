@@ -2,7 +2,7 @@ use history::{Range, fault};
 
 use super::*;
 use crate::{
-    history_builder::{HistoryBuilder, count, verdict},
+    history_builder::{HistoryBuilder, count, ms, verdict},
     properties::Property,
     verdict::Verdict,
 };
@@ -137,12 +137,27 @@ fn a_node_that_refused_a_hold_has_no_key_of_it() {
 }
 
 #[test]
+fn a_hold_from_before_the_record_may_have_the_key() {
+    // Attempt 2 is sent at 11,500. Before it, a lease and the way of a request must be in the record.
+    for (start, expected) in [(8_500, 0), (8_499, 1)] {
+        let mut records = builder(11_500, None).records();
+        let started = records.iter_mut().filter(|record| matches!(record.event, Event::Started { .. }));
+        started.for_each(|record| record.at = ms(start));
+        let verdicts = crate::check(records, history::Tail::Whole);
+        assert_eq!(count(&verdicts, "release.left_behind"), expected, "the record starts at {start}");
+    }
+}
+
+#[test]
 fn a_failed_attempt_that_was_not_undone_may_have_the_key() {
-    // Attempt 3 fails at 10,510, and its client does not undo it. If node 3 had granted it, node 3 has its key.
-    for (answer, expected) in [(NodeAnswer::Granted, 0), (NodeAnswer::Refused, 1)] {
+    // Attempt 3 fails at 10,510, and its client does not undo it. If node 3 had granted it, node 3 has its key. Its
+    // client need not have read the answer of node 3, because the refusals of the others decided.
+    for (answer, expected) in [(NodeAnswer::Granted, 0), (NodeAnswer::None, 0), (NodeAnswer::Refused, 1)] {
         let mut builder = builder(11_600, None);
         builder.plan.workload.workers = 3;
-        builder.try_to_acquire(3, 3, 10_500).acquire_failed(3, 10_510, FailureReason::Held, on(3, answer));
+        let refused = NodeAnswer::Refused;
+        let answers = HistoryBuilder::answers(&[(1, refused), (2, refused), (3, answer)]);
+        builder.try_to_acquire(3, 3, 10_500).acquire_failed(3, 10_510, FailureReason::Held, answers);
         assert_eq!(left_behind(&builder), expected, "{answer:?}");
     }
 }

@@ -46,6 +46,22 @@ fn a_repeat_of_a_decision_that_the_record_lost_is_no_wrong_repeat() {
 }
 
 #[test]
+fn an_answer_may_come_while_the_next_process_opens_the_store() {
+    // The write is #4, which is on disk, and the record has lost the line. Its client is slow to read the answer. The
+    // next process of the resource starts at 1,200, and tells at 1,301 what it found.
+    for answered in [1_199, 1_200, 1_300, 1_301, 1_302] {
+        let mut s = quiet();
+        s.write(2, 2, 97, 98).event("worker-2", answered, ok(2, 2, 4));
+        restarted(&mut s, 4).release(2, 1_330);
+        let mut records = s.lose_end("resource", 50).records();
+        records.retain(|r| !matches!(r.event, Event::Admission { number: 4, .. }));
+        let found = check(records, Tail::Whole);
+        let counts = (count(&found, "resource.contradictions"), verdict(&found, "resource"));
+        assert_eq!(counts, (0, Verdict::Inconclusive), "answered at {answered}");
+    }
+}
+
+#[test]
 fn the_last_process_of_the_resource_is_the_last_one_wherever_its_lines_are() {
     let mut s = quiet();
     restarted(&mut s, 3);
