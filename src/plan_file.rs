@@ -66,8 +66,13 @@ impl PlanFile {
         PlanFile { run, backend, resource_bug, compose, images, client_packages: Vec::new(), kept_files, access, plan }
     }
 
-    /// Reads a saved plan.
+    /// Reads a saved plan, to run it.
     pub fn read(path: &Path) -> anyhow::Result<PlanFile> {
+        PlanFile::recorded(path)?.with_effect(&path.display().to_string())
+    }
+
+    /// Reads the plan of a run. An earlier version may have made the run from a plan that is refused now.
+    pub fn recorded(path: &Path) -> anyhow::Result<PlanFile> {
         let origin = path.display().to_string();
         if path.is_dir() {
             let plan = RunDir::at(path).plan();
@@ -75,13 +80,17 @@ impl PlanFile {
             return Err(Unusable(format!("plan {origin}: {problem}")).into());
         }
         let text = compose::read_text(path, PLAN_BYTES_MAX).map_err(|e| Unusable(format!("plan {origin}: {e}")))?;
-        let file = PlanFile::parse(&text, &origin, None)?;
+        let file = PlanFile::parse_recorded(&text, &origin, None)?;
         let kept_files = Some(RunDir::at(path.parent().unwrap_or(Path::new("."))).client());
         Ok(PlanFile { kept_files, ..file })
     }
 
     /// Parses a plan that comes from `origin`. The plan is for `cluster`, or for the cluster that it names.
     pub fn parse(text: &str, origin: &str, cluster: Option<ClusterKind>) -> anyhow::Result<PlanFile> {
+        PlanFile::parse_recorded(text, origin, cluster)?.with_effect(origin)
+    }
+
+    fn parse_recorded(text: &str, origin: &str, cluster: Option<ClusterKind>) -> anyhow::Result<PlanFile> {
         let wrong = |problem: String| Unusable(format!("plan {origin}: {problem}"));
         Plan::check_toml(text).map_err(wrong)?;
         // The parsed text takes many times its size, so a text is parsed once.
@@ -112,13 +121,22 @@ impl PlanFile {
         if !file.plan.possible_tokens().contains(&file.plan.tokens) {
             return Err(wrong(format!("{} does not make tokens `{}`", file.plan.lock_name(), file.plan.tokens)).into());
         }
-        if file.plan.workload.renew_for.is_some() && file.plan.workload.renew.is_none() {
+        file.plan.cluster = cluster.unwrap_or(file.plan.cluster);
+        file.plan.validate().map_err(|e| wrong(e.to_string()))?;
+        Ok(file)
+    }
+
+    /// Refuses a plan that comes from `origin` and has a part without effect. The record of its run can still be
+    /// judged.
+    fn with_effect(self, origin: &str) -> anyhow::Result<PlanFile> {
+        let wrong = |problem: String| Unusable(format!("plan {origin}: {problem}"));
+        let workload = &self.plan.workload;
+        if workload.renew_for.is_some() && workload.renew.is_none() {
             let problem = "clients without `renew` never renew, so the servers grant no such lease";
             return Err(wrong(format!("renew_for: {problem}; add `renew`, or leave `renew_for` out")).into());
         }
-        file.plan.cluster = cluster.unwrap_or(file.plan.cluster);
-        file.plan.validate().and_then(|()| file.plan.check_points()).map_err(|e| wrong(e.to_string()))?;
-        Ok(file)
+        self.plan.check_points().map_err(|e| wrong(e.to_string()))?;
+        Ok(self)
     }
 
     /// Writes the plan as TOML.

@@ -48,7 +48,7 @@ impl RecordedRun {
     /// Reads the run in the directory `run` of `runs`.
     pub fn read(runs: &Path, run: &str) -> RecordedRun {
         let dir = RunDir::at(&runs.join(run));
-        let plan = PlanFile::read(&dir.plan()).ok();
+        let plan = PlanFile::recorded(&dir.plan()).ok();
         let verdict = std::fs::read_to_string(dir.verdict()).ok();
         let verdict: Value = verdict.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
         let nemesis = plan.as_ref().map(|file| {

@@ -355,12 +355,13 @@ impl Attempt {
     }
 
     /// Returns the stamp before which the client surely does nothing with the hold, because it is in a planned wait.
-    /// The controller ends a wait at a point, and the record of the agent has that.
-    pub fn idle_until(&self) -> Stamp {
+    /// The controller ends a wait at a point, and the record of the agent has that. Otherwise the client leaves the
+    /// point by itself after `bound`.
+    pub fn idle_until(&self, bound: impl Fn(Point) -> Duration) -> Stamp {
         match self.timeline.last() {
             _ if self.timeline.len() >= TIMELINE_MAX => Stamp(0),
             Some((begun, ClientStep::Work(planned))) => begun.at.plus(*planned),
-            Some((_, ClientStep::AtPoint(_, None))) => Stamp(u64::MAX),
+            Some((begun, ClientStep::AtPoint(point, None))) => begun.at.plus(bound(*point)),
             _ => Stamp(0),
         }
     }

@@ -27,8 +27,9 @@ pub const LEGEND: &[Term] = &[
     term(
         "promise",
         "The time for which the lock service guarantees a hold: from the sending of the winning attempt (or \
-         of the last renewal that succeeded) for one lease, less an allowance for clock drift. The checker \
-         computes the promise from recorded times, never from the client's clock.",
+         of the last renewal that succeeded) for one lease, less an allowance for clock drift. In a session it \
+         may count from an earlier request of the client. The checker computes the promise from recorded times, \
+         never from the client's clock.",
     ),
     term(
         "entitled",

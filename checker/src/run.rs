@@ -5,7 +5,9 @@ use std::{
     time::Duration,
 };
 
-use history::{Answers, ClientId, FaultId, FaultKind, HoldId, Key, NodeAnswer, NodeName, Plan, ProcessName, Stamp};
+use history::{
+    Answers, ClientId, FaultId, FaultKind, HoldId, Key, NodeAnswer, NodeName, Plan, Point, ProcessName, Stamp,
+};
 use rustc_hash::FxHashMap;
 
 use crate::{
@@ -205,9 +207,21 @@ impl Run {
         };
         // A process that ended by itself may have ended in the wait, and its session with it. A clock that was set may
         // have ended the wait too early. A client that renews may notice the loss of its hold while it waits.
-        let is_set = self.faults.iter().any(|(_, line)| line.kind == FaultKind::Clock && line.node == process.node);
+        let is_set = self.may_be_set(&process.node);
         let may_act = is_set || process.killed.is_none() || self.plan.workload.renew.is_some();
-        last.max(if may_act { Stamp(0) } else { hold.idle_until() })
+        let bound = |point| self.bounds_at(&process.node, point).min().unwrap_or(Duration::MAX);
+        last.max(if may_act { Stamp(0) } else { hold.idle_until(bound) })
+    }
+
+    /// Returns whether a fault may have set a clock of a node.
+    pub fn may_be_set(&self, node: &NodeName) -> bool {
+        self.faults.iter().any(|(_, line)| line.kind == FaultKind::Clock && line.node == *node)
+    }
+
+    /// The bounds of the planned waits of a worker's client at a point: the client ends a wait by itself after that.
+    pub fn bounds_at<'a>(&'a self, worker: &'a NodeName, point: Point) -> impl Iterator<Item = Duration> + 'a {
+        let waits = self.plan.waits.iter().filter(move |wait| wait.worker == *worker && wait.point == point);
+        waits.map(|wait| wait.at_most)
     }
 
     /// Returns the last stamp of a process that was dead by `dead`, if its clients may have made attempts of which the

@@ -43,7 +43,7 @@ pub fn read(format: Format, file: impl Read, asked: Asked) -> Result<(History, O
         Format::PorcupineLog => porcupine::read(file)?,
     };
     let model = asked.model.map_or_else(|| assemble::model_of(&events), Ok)?;
-    let mut assembler = Assembler::new(model, assemble::have_keys(&events, model)?);
+    let mut assembler = Assembler::new(model, &events)?;
     events.iter().try_for_each(|event| assembler.add(event))?;
     let mut history = assembler.finish()?;
     history.ignored = ignored;

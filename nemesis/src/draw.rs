@@ -23,6 +23,8 @@ const RESTARTED_WITHIN: Duration = Duration::from_secs(2);
 /// One of so many shared faults (see [`driver::is_shared`]) hits a majority of the lock nodes, within `TOGETHER_MS`.
 const MAJORITY_ONE_IN: u32 = 4;
 const TOGETHER_MS: std::ops::RangeInclusive<u64> = 0..=20;
+/// Placed faults are drawn anew at most so often if they exclude each other on a node that was drawn.
+const REDRAWS: u32 = 100;
 /// The most memory of the drawn steps, in bytes: of more than a million faults, those that are left out included. The
 /// longest plans need less.
 const BYTES_MAX: usize = 256 << 20;
@@ -39,20 +41,15 @@ const BYTES_MAX: usize = 256 << 20;
 pub fn draw(rng: &mut impl Rng, of: &Draw) -> Result<Vec<Step>, FaultSpecError> {
     let (random, placed): (Vec<_>, Vec<_>) = of.specs.iter().partition(|w| w.trigger == Trigger::Random);
     let (servers, random): (Vec<_>, Vec<_>) = random.into_iter().partition(|w| hits_servers(w, of));
-    let (mut steps, mut size): (Vec<Step>, Size) = Default::default();
-    for spec in placed {
-        let planned = match spec.trigger {
-            // The harness must arm a client before the client reaches the point, so a worker is drawn instead of the
-            // holder.
-            Trigger::Point(point) => {
-                let target = Target::Node(worker(rng, spec, of)?);
-                vec![(fault(rng, spec, of, &target)?, target, When::AtPoint(point))]
-            }
-            Trigger::At(at) => round(rng, spec, of, at)?,
-            Trigger::Random => unreachable!("partitioned above"),
-        };
-        size.add(spec, &planned)?;
-        add(&mut steps, planned);
+    let (mut steps, mut size) = place(rng, &placed, of)?;
+    let is_drawn = placed.iter().any(|spec| !matches!(spec.target, TargetSpec::Node(_)));
+    for _ in 0..REDRAWS {
+        let excludes_one =
+            |(n, step): (usize, &Step)| steps[n + 1..].iter().any(|other| step.excludes(other).is_some());
+        if !is_drawn || !steps.iter().enumerate().any(excludes_one) {
+            break;
+        }
+        (steps, size) = place(rng, &placed, of)?;
     }
     add_free(&mut steps, coming(rng, &servers, of, &mut size)?);
     let mut filled = Duration::ZERO;
@@ -68,6 +65,26 @@ pub fn draw(rng: &mut impl Rng, of: &Draw) -> Result<Vec<Step>, FaultSpecError> 
         add(&mut steps, planned);
     }
     Ok(steps)
+}
+
+/// Draws the placed faults.
+fn place(rng: &mut impl Rng, placed: &[&FaultSpec], of: &Draw) -> Result<(Vec<Step>, Size), FaultSpecError> {
+    let (mut steps, mut size): (Vec<Step>, Size) = Default::default();
+    for spec in placed {
+        let planned = match spec.trigger {
+            // The harness must arm a client before the client reaches the point, so a worker is drawn instead of the
+            // holder.
+            Trigger::Point(point) => {
+                let target = Target::Node(worker(rng, spec, of)?);
+                vec![(fault(rng, spec, of, &target)?, target, When::AtPoint(point))]
+            }
+            Trigger::At(at) => round(rng, spec, of, at)?,
+            Trigger::Random => unreachable!("partitioned above"),
+        };
+        size.add(spec, &planned)?;
+        add(&mut steps, planned);
+    }
+    Ok((steps, size))
 }
 
 /// A step that has no number yet.

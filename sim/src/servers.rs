@@ -45,7 +45,9 @@ impl Servers {
         let models = plan.models.unwrap_or_default();
         let is_store = plan.servers.model() == Some(ServerModel::LeaseStore);
         let is_in_memory = plan.servers.model() == Some(ServerModel::LockServers);
-        let bug = Backend::named(backend).ok().and_then(|client| client.bug);
+        let backend = Backend::named(backend).ok();
+        let keeps_expired = backend.as_ref().is_some_and(|backend| backend.name() == KEEPS_EXPIRED);
+        let bug = backend.and_then(|client| client.bug);
         let drops_counters = bug.is_some_and(|bug| bug.name == planted::DROPS_COUNTERS);
         let node = || {
             if is_in_memory {
@@ -53,7 +55,7 @@ impl Servers {
             }
             let wall = duration(Clocks::right(START).wall.shows_ns(START));
             let model = RedisModel::new(plan.persistence()).started(wall);
-            let model = model.keeping_expired(backend == KEEPS_EXPIRED);
+            let model = model.keeping_expired(keeps_expired);
             NodeModel::Redis(if drops_counters { model.dropping_counters() } else { model })
         };
         let nodes = plan.lock_nodes.iter().filter(|_| !is_store);

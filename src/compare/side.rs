@@ -75,7 +75,8 @@ impl Side {
 
     fn add(&mut self, history: &Path, run: &Judged) {
         // Only the plan beside the history names a planted bug.
-        let beside = PlanFile::read(&history.with_file_name("plan.toml")).ok().filter(|file| file.plan == run.plan);
+        let beside = PlanFile::recorded(&history.with_file_name("plan.toml")).ok();
+        let beside = beside.filter(|file| file.plan == run.plan);
         let named = beside.map_or_else(|| run.plan.clone(), |file| file.named_plan());
         let (plan, figures) = (without_seed(&named), Figures::of(run));
         let known = self.scenarios.iter().position(|known| known.plan == plan);

@@ -4,8 +4,8 @@
 //! Zhang, Eide, Chen, Regehr: Swarm Testing, ISSTA 2012). A test with every feature at once finds less, because
 //! features suppress each other: a client that is cut off never renews too late.
 //!
-//! A plan has only what is possible: every word and every step is offered to the checks of [`Plan::validate`], so that
-//! no list here has to know a backend or its faults by name.
+//! A plan has only what is possible: every word and every step is offered to the checks of [`Plan::validate`] and of
+//! [`Plan::check_points`], so that no list here has to know a backend or its faults by name.
 
 mod faults;
 mod mutation;
@@ -110,7 +110,7 @@ impl Swarm {
 
 fn finished(mut plan: Plan) -> anyhow::Result<Plan> {
     plan.nemesis = plan.kinds().iter().map(|kind| kind.name().to_owned()).collect();
-    plan.validate().map_err(|e| anyhow!("{}: {}", e.field, e.problem))?;
+    plan.validate().and_then(|()| plan.check_points()).map_err(|e| anyhow!("{}: {}", e.field, e.problem))?;
     Ok(plan)
 }
 
@@ -154,7 +154,7 @@ impl std::fmt::Display for CorrectLock {
 mod tests {
     use std::collections::BTreeSet;
 
-    use history::{Amnesia, Direction, FaultKind, Step, Target, When};
+    use history::{Amnesia, Direction, FaultKind, Point, Step, Target, When};
 
     use super::*;
 
@@ -172,6 +172,17 @@ mod tests {
             assert_eq!(plans(lock), all, "{lock}");
             assert!(all.iter().all(|plan| plan.validate().is_ok() && plan.tokens == lock.tokens), "{lock}");
             assert!(all.iter().all(|plan| plan.too_long().is_none()), "{lock}");
+        }
+    }
+
+    #[test]
+    fn only_clients_that_write_back_have_faults_at_that_point() {
+        for lock in CorrectLock::all().unwrap() {
+            let all = plans(lock);
+            assert!(all.iter().all(|plan| plan.check_points().is_ok()), "{lock}");
+            let is_there = |step: &Step| step.when == When::AtPoint(Point::AfterWriteBack);
+            let writes_back = matches!(lock.tokens, Tokens::TwoPhase | Tokens::TwoPhaseFast);
+            assert_eq!(all.iter().any(|plan| plan.schedule.iter().any(is_there)), writes_back, "{lock}");
         }
     }
 

@@ -5,7 +5,7 @@ use history::{
 };
 
 use super::*;
-use crate::{exit::Exit, scenario::Scenario};
+use crate::{exit::Exit, recorded_run::RecordedRun, scenario::Scenario};
 
 /// Parses the plan file of a simulated run of `backend`, after a change.
 fn parsed(backend: &str, change: impl Fn(&mut PlanFile)) -> Result<PlanFile, String> {
@@ -154,6 +154,29 @@ fn a_plan_that_waits_where_no_client_comes_is_refused() {
     assert!(with_wait("redlock").is_ok());
     let refused = with_wait("redis").unwrap_err();
     assert!(refused.contains("waits: wait 1: only with tokens `two-phase`"), "{refused}");
+}
+
+#[test]
+fn the_plan_of_a_run_is_read_although_it_is_refused_now() {
+    let runs = tempfile::tempdir().unwrap();
+    let scenario = Scenario::of("buggy:forgets-nx").unwrap();
+    let file = scenario.file("run".into(), scenario.base.clone());
+    let (mut lease, mut wait) = (file.clone(), file);
+    lease.plan.workload.renew_for = Some(Duration::from_secs(60));
+    let (worker, point, until) = ("worker-1".into(), Point::AfterWriteBack, Until::Time);
+    let (at_most, after) = (Duration::from_secs(1), Duration::ZERO);
+    wait.plan.waits = vec![Wait { id: WaitId(1), worker, point, until, at_most, after }];
+    for (run, file) in [("lease", lease), ("wait", wait)] {
+        let dir = runs.path().join(run);
+        std::fs::create_dir(&dir).unwrap();
+        let path = RunDir::at(&dir).plan();
+        std::fs::write(&path, file.to_toml().unwrap()).unwrap();
+        assert!(PlanFile::read(&path).is_err(), "{run}");
+        let recorded = RecordedRun::read(runs.path(), run);
+        assert_eq!(recorded.backend.as_deref(), Some("buggy:forgets-nx"), "{run}");
+        // `compare` takes the plan beside the history only if it is that of the history.
+        assert!(PlanFile::recorded(&path).unwrap().plan == file.plan, "{run}");
+    }
 }
 
 #[test]

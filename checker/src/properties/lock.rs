@@ -362,9 +362,13 @@ impl Judge for Lock {
             let known = (surely(hold, spans.0), surely(other, spans.1));
             let length = rules::overlap(known.0, known.1);
             let is_alive = |grant: &Grant| !rules::is_dead_claim(grant.ok.at, grant.first_promise);
-            let is_inside = rules::is_instant_inside(known.0, known.1) && is_alive(&grant)
-                || rules::is_instant_inside(known.1, known.0) && is_alive(&theirs);
-            self.unproved += u64::from(length.is_none() && !is_inside && rules::overlap(spans.0, spans.1).is_some());
+            let is_instant = |(own, other): (Span, Span)| {
+                rules::is_instant_inside(own, other) && is_alive(&grant)
+                    || rules::is_instant_inside(other, own) && is_alive(&theirs)
+            };
+            let is_inside = is_instant(known);
+            let may_overlap = rules::overlap(spans.0, spans.1).is_some() || is_instant(spans);
+            self.unproved += u64::from(length.is_none() && !is_inside && may_overlap);
             if length.is_some() || is_inside {
                 let mut holds = [(hold, &grant, other.id), (other, &theirs, hold.id)];
                 holds.sort_by_key(|(hold, grant, _)| (grant.ok.at, hold.id));

@@ -52,6 +52,8 @@ fn names_key(event: &Event) -> Option<bool> {
             // From nothing or from a list to a list: perhaps the values of a register.
             [Edn::Nil | Edn::List(_), Edn::List(_)] => None,
             [_, Edn::List(values)] if values.len() == 2 => Some(true),
+            // The key, and two values: a register has no key.
+            [_, _, _] => Some(true),
             _ => Some(false),
         },
         _ => None,
@@ -67,11 +69,17 @@ fn names_lock(event: &Event) -> bool {
     }
 }
 
-/// Returns whether values are `[key value]`: those of a key-value store are, and those of several locks. Keys of one
-/// history that were taken for one lock would look like holds that overlap.
-pub(super) fn have_keys(events: &[Event], model: ModelKind) -> Result<bool, FormatError> {
+/// Returns whether values are `[key value]`: those of a key-value store are, and those of several registers or locks.
+/// Keys of one history that were taken for one lock would look like holds that overlap, and for one register, like
+/// values from nowhere.
+fn have_keys(events: &[Event], model: ModelKind) -> Result<bool, FormatError> {
     if !model.is_lock() {
-        return Ok(model == ModelKind::Kv);
+        let reads = |is_named: bool| {
+            let mut reads = events.iter().filter(|event| event.function == "read" && event.key.is_none());
+            reads.any(|event| names_key(event) == Some(is_named))
+        };
+        // Only reads tell: a compare-and-set of a register may replace a number by a list of two.
+        return Ok(model == ModelKind::Kv || (reads(true) && !reads(false)));
     }
     let first = |is_named: bool| {
         let mut calls = events.iter().filter(|event| event.kind == EventKind::Invoke && event.key.is_none());
@@ -121,18 +129,24 @@ pub(super) struct Assembler {
     model: ModelKind,
     /// True if values are `[key value]`, unless an event has `:key`.
     has_keys: bool,
+    /// The line of the first append.
+    append: Option<usize>,
     history: History,
     clients: FxHashMap<Owner, Client>,
     /// The owner that a process names; `None` if it names several.
     named: FxHashMap<String, Option<Client>>,
     objects: FxHashMap<Value, usize>,
     pending: FxHashMap<String, Pending>,
+    /// The value of a call of a read whose answer was another value, and its line.
+    question: Option<(usize, Edn)>,
 }
 
 impl Assembler {
-    pub(super) fn new(model: ModelKind, has_keys: bool) -> Assembler {
-        let (history, clients, named, objects, pending) = Default::default();
-        Assembler { model, has_keys, history, clients, named, objects, pending }
+    pub(super) fn new(model: ModelKind, events: &[Event]) -> Result<Assembler, FormatError> {
+        let has_keys = have_keys(events, model)?;
+        let append = events.iter().find(|event| event.function == "append").map(|event| event.line);
+        let (history, clients, named, objects, pending, question) = Default::default();
+        Ok(Assembler { model, has_keys, append, history, clients, named, objects, pending, question })
     }
 
     pub(super) fn add(&mut self, event: &Event) -> Result<(), FormatError> {
@@ -216,9 +230,13 @@ impl Assembler {
         if !self.has_keys {
             return Ok((Value::ABSENT, value.clone()));
         }
-        match value.untagged() {
-            Edn::List(items) if items.len() == 2 => {
+        match (value.untagged(), event.function.as_str()) {
+            (Edn::List(items), _) if items.len() == 2 => {
                 Ok((self.history.values.name(&items[0].to_string()), items[1].clone()))
+            }
+            // `[key from to]` is `[key [from to]]`.
+            (Edn::List(items), "cas") if items.len() == 3 => {
+                Ok((self.history.values.name(&items[0].to_string()), Edn::List(items[1..].to_vec())))
             }
             _ => Err(wrong(event, "the operation names no key: expected `:key`, or `:value [key value]`".to_owned())),
         }
@@ -252,7 +270,13 @@ impl Assembler {
         let has_values = !model.is_lock();
         let action = match function {
             "read" | "get" if has_values => {
-                let Some((_, got)) = got else { return Ok(None) };
+                let Some((event, got)) = got else { return Ok(None) };
+                self.note_question(call, asked, event, got)?;
+                // A store of lists, as in Elle's histories: no text is a list, so each read would be a false alarm.
+                if let Some(append) = self.append.filter(|_| got.is_collection()) {
+                    let got = got.words();
+                    return Err(wrong(event, format!("the answer is `{got}`, but line {append} appends to a text")));
+                }
                 // As in Knossos, a read without a value says nothing; in a log of etcd's it says that the key is
                 // absent.
                 let is_silent = function == "read" && !call.event.is_of_log;
@@ -302,6 +326,30 @@ impl Assembler {
             }
         };
         Ok((!is_refused).then_some(action))
+    }
+
+    /// Refuses reads whose calls ask for something: transactions, as in Jepsen's `long-fork`, and keys in the place of
+    /// values. Such a file would be judged as one register. The same value in all calls asks for nothing: some clients
+    /// write `0` there. A history that Knossos has completed repeats the answer in the call.
+    fn note_question(&mut self, call: &Pending, asked: &Edn, event: &Event, got: &Edn) -> Result<(), FormatError> {
+        if *asked == Edn::Nil || *got == Edn::Nil || asked == got {
+            return Ok(());
+        }
+        let line = call.event.line;
+        let (first, known) = self.question.get_or_insert_with(|| (line, asked.clone()));
+        let problem = if asked.is_collection() {
+            format!("the answer is `{}`, but the read of line {line} was called with `{}`", got.words(), asked.words())
+        } else if *known != *asked {
+            format!(
+                "the read of line {line} was called with `{}`, and that of line {first} with `{}`",
+                asked.words(),
+                known.words()
+            )
+        } else {
+            return Ok(());
+        };
+        let expected = "expected a call with `nil`; a key is `:key`, or `:value [key nil]`";
+        Err(wrong(event, format!("{problem}: {expected}")))
     }
 
     /// The fencing token of an acquisition: a number, or `:fence` of a map.

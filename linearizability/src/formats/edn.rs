@@ -74,6 +74,11 @@ impl Edn {
         }
     }
 
+    /// Returns whether the form has other forms inside.
+    pub(super) fn is_collection(&self) -> bool {
+        matches!(self.untagged(), Edn::List(_) | Edn::Set(_) | Edn::Map(_))
+    }
+
     /// The form as a message shows it.
     pub(super) fn words(&self) -> String {
         shortened(&self.to_string())

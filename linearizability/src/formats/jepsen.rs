@@ -54,5 +54,11 @@ pub(super) fn event(line: usize, form: &Edn) -> Result<Option<Event>, FormatErro
     let kind = keyword(kind, "type")?;
     let kind = EventKind::named(&kind)
         .ok_or_else(|| wrong(format!("`:type :{}` is none of :invoke, :ok, :fail and :info", shortened(&kind))))?;
-    Ok(Some(Event { line, client, kind, function: keyword(function, "f")?, value, key, is_of_log: false }))
+    let function = keyword(function, "f")?;
+    // A file that names its values otherwise would have no value that a read could contradict.
+    let is_change = matches!(function.as_str(), "write" | "put" | "append" | "cas");
+    if is_change && kind == EventKind::Invoke && matches!(form, Edn::Map(_)) && form.get("value").is_none() {
+        return Err(missing("value"));
+    }
+    Ok(Some(Event { line, client, kind, function, value, key, is_of_log: false }))
 }

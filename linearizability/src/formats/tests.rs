@@ -1,5 +1,6 @@
 use crate::{Asked, Format, History, ModelKind, Verdict, check, read};
 
+mod calls;
 mod locks;
 mod reasons;
 mod search;

@@ -315,11 +315,17 @@ fn each_fault_that_is_drawn_for_a_short_lease_is_possible() {
 #[test]
 fn no_seed_draws_a_plan_that_is_refused() {
     let workers = [1, 2, 3].map(|n| NodeName::new(format!("worker-{n}")));
-    let lock_nodes = [NodeName::new("redis-1")];
+    let all = [1, 2, 3].map(|n| NodeName::new(format!("redis-{n}")));
     let (time, lease, resource) = (Duration::from_secs(2), Duration::from_secs(1), ResourceKind::Service);
-    for words in ["kill:redis-1@1s,clock:redis-1", "clock:redis-1@1s,kill:redis-1"] {
+    for (words, nodes) in [
+        ("kill:redis-1@1s,clock:redis-1", 1),
+        ("clock:redis-1@1s,kill:redis-1", 1),
+        ("amnesia@1s,clock@1s,clock:redis-2@1s", 3),
+        ("kill:any-worker@1s,clock:any-worker@1s", 3),
+    ] {
         let specs = parse(words).unwrap();
-        let of = Draw { specs: &specs, time, lease, workers: &workers, lock_nodes: &lock_nodes, resource };
+        let lock_nodes = &all[..nodes];
+        let of = Draw { specs: &specs, time, lease, workers: &workers, lock_nodes, resource };
         // The first random fault of seed 659 begins with the placed one.
         for seed in 0..1_000 {
             let steps = draw(&mut ChaCha8Rng::seed_from_u64(seed), &of).unwrap();

@@ -250,7 +250,7 @@ impl Schedule<'_> {
     /// be too long for this one, whose lease and time are others.
     fn add(&mut self, step: Step) -> bool {
         let alone = Plan { schedule: vec![Step { when: known(step.when), ..step.clone() }], ..self.plan.clone() };
-        if alone.validate().is_err() || alone.too_long().is_some() {
+        if alone.validate().and_then(|()| alone.check_points()).is_err() || alone.too_long().is_some() {
             return false;
         }
         let (slot, kind) = (self.slot(&step.target), step.fault.kind());

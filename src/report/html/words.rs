@@ -55,7 +55,7 @@ pub fn claim(verdicts: &Verdicts, timeline: &Timeline, worst: Option<usize>) -> 
 /// Returns the lesson of the window that the claim tells of, for readers who ask who is to blame.
 pub fn lesson(verdicts: &Verdicts, timeline: &Timeline, client: ClientKind, worst: Option<usize>) -> Option<String> {
     let window = &verdicts.lock()?.windows[worst?];
-    let stale = window.holds.first().and_then(|id| timeline.hold(*id));
+    let early = window.holds.first().and_then(|id| timeline.hold(*id)).and_then(early_end);
     let is_by = |cause| window.causes.iter().any(|set| set.is(cause));
     let text = match window.kind {
         WindowKind::StaleHolder if is_by(Cause::Unexplained) => return None,
@@ -63,11 +63,20 @@ pub fn lesson(verdicts: &Verdicts, timeline: &Timeline, client: ClientKind, wors
             "The client is wrong here: it trusted the lock for longer than the service had promised.".to_owned()
         }
         // The service may have given the lock away inside the lease: the record shows only that the client was told.
-        WindowKind::StaleHolder if matches!(stale.and_then(early_end), Some(EarlyEnd::Loss)) => {
+        WindowKind::StaleHolder if matches!(early, Some(EarlyEnd::Loss)) => {
             "The client had noticed that it had lost the lock, and still acted. A client can end its work at that \
              moment. Only the resource can refuse a write that has left by then, by a token that grows from holder to \
              holder."
                 .to_owned()
+        }
+        // The service may have given the lock away inside the lease of the killed client, too.
+        WindowKind::StaleHolder if matches!(early, Some(EarlyEnd::Kill | EarlyEnd::Release)) => {
+            let ended = if matches!(early, Some(EarlyEnd::Kill)) { "was killed" } else { "released the lock" };
+            format!(
+                "The old holder {ended}, and a request that it had sent before still arrived. No client can call back \
+                 a request that has left. Only the resource can refuse a write, by a token that grows from holder to \
+                 holder."
+            )
         }
         WindowKind::StaleHolder if is_by(Cause::Overrun) => format!(
             "{KEPT} Nothing stopped the old holder: its work took longer than the lease. A client can renew its lease \
@@ -377,6 +386,17 @@ mod tests {
         let lesson = told(&timeline);
         assert!(lesson.starts_with("The client had noticed that it had lost the lock, and still acted."), "{lesson}");
         assert!(!lesson.contains("kept its promise") && !lesson.contains("does not notice"), "{lesson}");
+    }
+
+    #[test]
+    fn a_lock_whose_client_was_killed_is_no_kept_promise() {
+        let (judged, mut timeline) = pause();
+        timeline.holds[0].killed = Some(timeline.holds[0].acquired.plus(Duration::from_millis(100)));
+        let told = |client| lesson(&judged.verdicts, &timeline, client, Some(0)).unwrap();
+        for lesson in [ClientKind::Unchecked, ClientKind::Checking].map(told) {
+            assert!(lesson.starts_with("The old holder was killed, and a request that it had sent"), "{lesson}");
+            assert!(!lesson.contains("kept its promise") && !lesson.contains("stopped or cut off"), "{lesson}");
+        }
     }
 
     #[test]

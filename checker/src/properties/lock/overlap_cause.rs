@@ -55,11 +55,19 @@ pub(crate) fn of_overlap(run: &Run, overlap: &Overlap, ending: &Ending) -> Cause
     }
     if !causes.is_empty() {
         causes.into_iter().collect()
-    } else if run.stalls.stepped_within((first.hold.relies_since(), second.hold.ok.at)) {
+    } else if orders.iter().any(|(first, second)| is_stepped(run, first, second)) {
         Cause::HostClock.into()
     } else {
         Cause::Unexplained.into()
     }
+}
+
+/// Returns whether a step of the host's clock may have ended the first hold's lease before the second hold was granted,
+/// or the lease of a second hold that was granted without its own key.
+fn is_stepped(run: &Run, first: &Entitled, second: &Entitled) -> bool {
+    let own = second.hold.is_without_key.then(|| second.hold.relies_since());
+    let since = own.into_iter().fold(first.hold.relies_since(), Stamp::min);
+    run.stalls.stepped_within((since, second.hold.ok.at))
 }
 
 /// Proved faults of a node.

@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use history::{FaultKind, NodeName, OpId, STALL_FROM, Stamp};
+use history::{FaultKind, NodeName, OpId, Point, STALL_FROM, Stamp, When};
 
 use crate::{
     cause::{Cause, CauseSet},
@@ -41,6 +41,8 @@ struct Step {
     is_request: bool,
     /// True for a step of an attempt that may have waited in the lock's queue.
     is_queued: bool,
+    /// True for an attempt at a key below that of the hold.
+    is_below: bool,
 }
 
 /// The path of one act, as counterfactuals need it.
@@ -57,7 +59,10 @@ struct ActPath<'a> {
     steps: Vec<Step>,
     /// Frozen time by which steps outlasted their planned waits: it delayed the act.
     delays: Vec<FrozenSpan>,
-    /// Time in which lock nodes kept the attempt waiting, and the nodes that it needed.
+    /// Time for which the resource, or packets, kept the act's own request waiting: it delayed the act, and no event of
+    /// the client.
+    in_flight: Vec<FrozenSpan>,
+    /// Time in which lock nodes kept the attempt, or one at a key below, waiting, and the nodes that it needed.
     lock_delays: (Vec<LockDelay<SuspectSet>>, Quorum),
     /// Frozen time of the client's own process: it kept renewals from leaving.
     own: Vec<FrozenSpan>,
@@ -118,7 +123,17 @@ impl<'a> ActPath<'a> {
         let answers = delays::delayed(run, &resource, worker, may_be_lost);
         // The lock nodes delayed nothing before the attempt was sent, even if the promise rests on an earlier request.
         let attempt = (grant.promised_from.max(hold.sent.at), grant.ok.at);
-        let of_locks = delays::of_lock_nodes(run, worker, attempt, may_be_lost);
+        let waits = hold.behind.is_some() || !run.plan.servers.shows_waiting;
+        let steps = steps(hold, arrival, op, waits, |point| planned_at(run, worker, point));
+        // The client needed their answers to its attempts at keys below, too. In a planned wait it needs no answer.
+        let below = steps.iter().filter(|step| step.is_below).map(|step| step.overdue);
+        let attempts = below.chain([attempt]);
+        let of_locks = attempts.flat_map(|attempt| delays::of_lock_nodes(run, worker, attempt, may_be_lost));
+        let overdue = |delay: LockDelay| {
+            let spans = steps.iter().filter_map(move |step| clip(delay.span, step.overdue));
+            spans.map(move |span| LockDelay { span, ..delay })
+        };
+        let of_locks: Vec<LockDelay> = of_locks.flat_map(overdue).collect();
         let on_path = own.iter().chain(&of_resource).chain(&requests).chain(&answers).chain(&down);
         let on_path = on_path.filter(|(span, _)| clip(*span, path).is_some());
         let broken = failed_renewal::broken(run, hold, worker, arrival);
@@ -148,18 +163,17 @@ impl<'a> ActPath<'a> {
             false => Quorum { enough: nodes - nodes / 2, refused_on: hold.refused_on },
         };
         let lock_delays = (of_locks.iter().filter_map(bit).collect(), quorum);
-        let mut delays = Vec::new();
-        let waits = hold.behind.is_some() || !run.plan.servers.shows_waiting;
-        let steps = steps(hold, arrival, op, waits);
-        for step in &steps {
+        let (mut delays, mut in_flight) = (Vec::new(), Vec::new());
+        for (i, step) in steps.iter().enumerate() {
             let Some(overdue) = clip(step.overdue, path) else { continue };
             delays.extend(pick(&own, overdue));
             if step.is_request {
-                delays.extend(pick(&of_resource, overdue));
-                delays.extend(pick(&requests, overdue));
+                let waiting = if i + 1 == steps.len() { &mut in_flight } else { &mut delays };
+                waiting.extend(pick(&of_resource, overdue));
+                waiting.extend(pick(&requests, overdue));
                 // A request to a process that is down is lost, so the wait after the restart is due to the fault too.
                 let lost = pick(&down, overdue);
-                delays.extend(lost.into_iter().map(|f| FrozenSpan { span: (f.span.0, overdue.1), ..f }));
+                waiting.extend(lost.into_iter().map(|f| FrozenSpan { span: (f.span.0, overdue.1), ..f }));
                 if overdue.1 < arrival {
                     delays.extend(pick(&answers, overdue));
                 }
@@ -182,6 +196,7 @@ impl<'a> ActPath<'a> {
             own: pick(&own, path),
             steps,
             delays,
+            in_flight,
             lock_delays,
             broken,
             check,
@@ -211,23 +226,36 @@ impl<'a> ActPath<'a> {
         self.smallest_set().into_iter().map(members).collect()
     }
 
-    /// Returns the delay of the hold's timeline up to `until` by the causes of `set`.
-    fn delay(&self, set: SuspectSet, until: Stamp) -> Duration {
+    /// Returns the delay of the client's timeline up to `until` by the causes of `set`, together with that of `more`.
+    fn delay(&self, set: SuspectSet, until: Stamp, more: &[FrozenSpan]) -> Duration {
         let (of_locks, quorum) = &self.lock_delays;
-        delays::length(&self.delays, delays::without_majority(of_locks, set, *quorum), set, until)
+        let more = more.iter().filter(|f| f.suspect & set != 0).map(|f| f.span);
+        let others = delays::without_majority(of_locks, set, *quorum).into_iter().chain(more).collect();
+        delays::length(&self.delays, others, set, until)
     }
 
-    /// Returns when the event at `at` would have happened if only the causes of `set` had acted.
-    fn without_others(&self, set: SuspectSet, at: Stamp) -> Stamp {
+    /// Returns the time of `at` without the delays by causes that are not in `set`.
+    fn moved(&self, set: SuspectSet, at: Stamp, more: &[FrozenSpan]) -> Stamp {
         if at == Stamp(u64::MAX) {
             return at;
         }
-        at.minus(self.delay(SuspectSet::MAX, at).saturating_sub(self.delay(set, at)))
+        at.minus(self.delay(SuspectSet::MAX, at, more).saturating_sub(self.delay(set, at, more)))
+    }
+
+    /// Returns when the path of the act would have come to `at` if only the causes of `set` had acted.
+    fn on_path(&self, set: SuspectSet, at: Stamp) -> Stamp {
+        self.moved(set, at, &self.in_flight)
+    }
+
+    /// Returns when an event of the client, or its kill, would have happened if only the causes of `set` had acted. The
+    /// client does not wait for the act's own request: it may go on without the answer, or be killed meanwhile.
+    fn without_others(&self, set: SuspectSet, at: Stamp) -> Stamp {
+        self.moved(set, at, &[])
     }
 
     /// Returns whether the act would arrive after the end of its entitlement if only the causes of `set` had acted.
     fn is_late(&self, set: SuspectSet) -> bool {
-        let arrival = self.without_others(set, self.arrival);
+        let arrival = self.on_path(set, self.arrival);
         let end = self.end(set, arrival);
         // With a correct clock, a check after the end would not have passed, and the client would not have acted.
         let is_held_back = self
@@ -243,7 +271,7 @@ impl<'a> ActPath<'a> {
     /// every stall that a process records: of such a short time the record never shows a cause. An attempt that waits
     /// in the lock's queue waits for another holder, as it should, so all of its time counts.
     fn is_outlasted(&self) -> bool {
-        let shifted = |at: Stamp| self.without_others(0, at);
+        let shifted = |at: Stamp| self.on_path(0, at);
         let promise = self.promise(0, shifted(self.arrival));
         let within = |span: Span| shifted(span.1).max(promise.0).since(shifted(span.0).max(promise.0));
         let ordinary = |step: &Step| if step.is_queued { Duration::MAX } else { STALL_FROM };
@@ -352,9 +380,23 @@ fn last_check(hold: &Attempt, op: Option<OpId>) -> Option<Stamp> {
     hold.timeline[..sent].iter().rev().find(|(_, step)| *step == ClientStep::Check).map(|(mark, _)| mark.at)
 }
 
+/// Returns the longest time for which the plan keeps a client of the worker at a point, by the client's own clock. Of
+/// several waits at one point nobody knows which one it was, and a wait for a fault at the point ends with that fault.
+fn planned_at(run: &Run, worker: &NodeName, point: Point) -> Duration {
+    let is_unknown = run.may_be_set(worker) || run.plan.schedule.iter().any(|step| step.when == When::AtPoint(point));
+    run.bounds_at(worker, point).max().filter(|_| !is_unknown).unwrap_or(Duration::MAX)
+}
+
 /// The spans between consecutive events of the hold, from the attempt to the arrival of `op`. With `waits` the attempt
-/// waited in the lock's queue, or may have: some servers do not answer before they grant the lock.
-fn steps(hold: &Attempt, arrival: Stamp, op: Option<OpId>, waits: bool) -> Vec<Step> {
+/// waited in the lock's queue, or may have: some servers do not answer before they grant the lock. `bound` returns how
+/// long a wait at a point is at most.
+fn steps(
+    hold: &Attempt,
+    arrival: Stamp,
+    op: Option<OpId>,
+    waits: bool,
+    bound: impl Fn(Point) -> Duration,
+) -> Vec<Step> {
     let is_own = |step: &ClientStep| matches!(step, ClientStep::Request(o) if Some(*o) == op);
     let last = hold.timeline.iter().position(|(_, step)| is_own(step)).unwrap_or(hold.timeline.len() - 1);
     let mut steps = Vec::with_capacity(last + 2);
@@ -362,21 +404,22 @@ fn steps(hold: &Attempt, arrival: Stamp, op: Option<OpId>, waits: bool) -> Vec<S
     // time in a queue does: it is the client that has taken it off its lease.
     let (since, sent) = (hold.relies_since(), hold.sent.at);
     if since < sent {
-        steps.push(Step { planned: (since, since), overdue: (since, sent), is_request: false, is_queued: true });
+        let (planned, overdue) = ((since, since), (since, sent));
+        steps.push(Step { planned, overdue, is_request: false, is_queued: true, is_below: false });
     }
     for (i, (mark, step)) in hold.timeline[..=last].iter().enumerate() {
         let to = if i < last { hold.timeline[i + 1].0.at } else { arrival };
         let due = match step {
             ClientStep::Work(planned) => mark.at.plus(*planned),
-            // Until the controller releases the client, the whole wait is planned.
-            ClientStep::AtPoint(_, released) => released.unwrap_or(to),
+            // Until the controller releases the client, or the bound is over, the whole wait is planned.
+            ClientStep::AtPoint(point, released) => released.unwrap_or(to).min(mark.at.plus(bound(*point))),
             ClientStep::Acquire | ClientStep::Request(_) | ClientStep::Check | ClientStep::Other => mark.at,
         };
         // A wait at a point may come between the request and the grant. A later attempt is one at a key below.
         let is_below = i > 0 && *step == ClientStep::Acquire;
         let is_queued = is_below || waits && hold.grant.is_some_and(|grant| mark.at < grant.ok.at);
         let is_request = matches!(step, ClientStep::Request(_));
-        steps.push(Step { planned: (mark.at, due.min(to)), overdue: (due, to), is_request, is_queued });
+        steps.push(Step { planned: (mark.at, due.min(to)), overdue: (due, to), is_request, is_queued, is_below });
     }
     steps
 }

@@ -1,4 +1,5 @@
 mod earlier_request;
+mod host_clock;
 mod told;
 
 use history::{FaultKind, FaultPhase, Mode, NodeAnswer};

@@ -96,16 +96,18 @@ fn legs(f: &Facts, h: &Hold, act: &Entry) -> Vec<Leg> {
     path.iter().zip(ends).map(leg).collect()
 }
 
-/// The frozen time on the path of an act: in each step, what lies after the end of its planned wait.
-fn frozen(f: &Facts, h: &Hold, legs: &[Leg]) -> Vec<Piece> {
-    let mut all = Vec::new();
-    for leg in legs.iter().filter(|leg| leg.due < leg.to) {
+/// The frozen time on the path of an act: in each step, what lies after the end of its planned wait. The second part
+/// delayed the act's own request on its way, and not the client.
+fn frozen(f: &Facts, h: &Hold, legs: &[Leg]) -> (Vec<Piece>, Vec<Piece>) {
+    let (mut all, mut in_flight) = (Vec::new(), Vec::new());
+    for (i, leg) in legs.iter().enumerate().filter(|(_, leg)| leg.due < leg.to) {
         pieces(f, &h.process, leg.due, leg.to, &mut all);
         if leg.request {
-            pieces(f, "resource", leg.due, leg.to, &mut all);
+            let waiting = if i + 1 == legs.len() { &mut in_flight } else { &mut all };
+            pieces(f, "resource", leg.due, leg.to, waiting);
         }
     }
-    all
+    (all, in_flight)
 }
 
 /// For how long before `until` one of these pieces froze the path.
@@ -120,15 +122,22 @@ struct Replay<'a> {
     act: &'a Entry,
     legs: Vec<Leg>,
     frozen: Vec<Piece>,
+    in_flight: Vec<Piece>,
     /// The freezes of the client, inside and outside planned waits: they stopped its renewals.
     own: Vec<Piece>,
     kill: Option<(Cause, u64)>,
 }
 
 impl Replay<'_> {
-    /// Returns when the event at `at` would have happened if only the causes of `with` had acted.
+    /// Returns when the event of the client at `at` would have happened if only the causes of `with` had acted.
     fn moved(&self, with: &[Cause], at: u64) -> u64 {
         at - (length(self.frozen.iter(), at) - length(self.frozen.iter().filter(|p| with.contains(&p.cause)), at))
+    }
+
+    /// Returns the same for the path of the act, which its own request ends.
+    fn on_path(&self, with: &[Cause], at: u64) -> u64 {
+        let all = || self.frozen.iter().chain(&self.in_flight);
+        at - (length(all(), at) - length(all().filter(|p| with.contains(&p.cause)), at))
     }
 
     /// Returns the promise end if renewals are sent as scheduled and only the causes of `with` delay them, and the
@@ -166,7 +175,7 @@ impl Replay<'_> {
     }
 
     fn late(&self, with: &[Cause]) -> bool {
-        let arrival = self.moved(with, self.act.at);
+        let arrival = self.on_path(with, self.act.at);
         let used = self.h.released.iter().map(|at| self.moved(with, *at));
         let killed = self.kill.filter(|k| with.contains(&k.0)).map(|k| self.moved(with, k.1));
         let end = used.chain(killed).fold(self.promise(with, arrival).1, u64::min);
@@ -177,7 +186,7 @@ impl Replay<'_> {
     /// request that the promise counts from. No process tells of less than 30 ms in which it did not run, so the rest
     /// of each step counts too, up to that much; the wait in the lock's queue counts whole.
     fn outlasted(&self) -> bool {
-        let at = |at| self.moved(&[], at);
+        let at = |at| self.on_path(&[], at);
         let (from, to) = self.promise(&[], at(self.act.at));
         let within = |a: u64, b: u64| at(b).max(from) - at(a).max(from);
         let waited = |leg: &Leg| {
@@ -191,15 +200,15 @@ impl Replay<'_> {
 /// The causes of one stale act.
 pub fn stale(f: &Facts, h: &Hold, act: &Entry) -> BTreeSet<String> {
     let legs = legs(f, h, act);
-    let frozen = frozen(f, h, &legs);
+    let (frozen, in_flight) = frozen(f, h, &legs);
     let mut own = Vec::new();
     pieces(f, &h.process, h.sent, act.at, &mut own);
-    let mut causes: BTreeSet<Cause> = frozen.iter().chain(&own).map(|p| p.cause).collect();
+    let mut causes: BTreeSet<Cause> = frozen.iter().chain(&in_flight).chain(&own).map(|p| p.cause).collect();
     let killed = f.killed(h).filter(|(_, at)| *at < h.promise() && h.marks.iter().all(|m| m > at));
     let kill = killed.map(|(fault, at)| (Cause::Fault(fault, FaultKind::Kill), at));
     causes.extend(kill.map(|k| k.0));
     let causes: Vec<_> = causes.into_iter().collect();
-    let replay = Replay { f, h, act, legs, frozen, own, kill };
+    let replay = Replay { f, h, act, legs, frozen, in_flight, own, kill };
     let sent = h.path.iter().find(|(_, step)| *step == Step::Request(act.op)).map(|(at, _)| *at);
     if sent.zip(h.released).is_some_and(|(sent, released)| sent > released) {
         return BTreeSet::from(["unexplained".to_owned()]);
@@ -248,6 +257,8 @@ pub fn overlap(f: &Facts, a: &Hold, b: &Hold) -> BTreeSet<String> {
     };
     let removed = |node: &NodeName| taken(first, second, node) || (!ordered && taken(second, first, node));
     let explained = !both.is_empty() && both.iter().all(|n| removed(n));
-    let (from, to) = (first.sent, second.acquired.unwrap_or(0));
-    BTreeSet::from([if explained { "unsafe-release".to_owned() } else { unexplained(f, from, to) }])
+    let of = |first: &Hold, second: &Hold| unexplained(f, first.sent, second.acquired.unwrap_or(0));
+    let by_clock = of(first, second);
+    let by_clock = if ordered || by_clock == "host-clock" { by_clock } else { of(second, first) };
+    BTreeSet::from([if explained { "unsafe-release".to_owned() } else { by_clock }])
 }

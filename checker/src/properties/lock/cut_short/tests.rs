@@ -1,4 +1,7 @@
-use history::{ClockChange, Event, FailureReason, Fault, FaultKind, FaultPhase, HoldId, Promise, WhichClock, fault};
+use history::{
+    ClockChange, Event, FailureReason, Fault, FaultKind, FaultPhase, HoldId, Point, Promise, Until, Wait, WaitId,
+    WhichClock, fault,
+};
 
 use crate::{
     cause::Cause,
@@ -213,6 +216,14 @@ fn an_overlap_ends_where_the_record_of_a_killed_client_ends() {
     builder.acquire(1, 1, 0, 10, 41).kill(1, "worker-1", 100).lose_end("worker-1", 11);
     let lock = builder.acquire(2, 2, 50, 60, 42).release(2, 200).lock();
     assert_eq!((lock.lease_overlap, lock.verdict, lock.reasons.len()), (0, Verdict::Inconclusive, 1));
+    // The second client was killed as it acquired.
+    for (record_end, expected) in [(11, (0, Verdict::Inconclusive, 1)), (91, (1, Verdict::Violated, 0))] {
+        let mut builder = HistoryBuilder::new();
+        builder.acquire(1, 1, 0, 10, 41).event("worker-1", 90, Event::Watermark).kill(1, "worker-1", 100);
+        builder.lose_end("worker-1", record_end).acquire(2, 2, 50, 60, 42).kill(2, "worker-2", 60);
+        let lock = builder.lock();
+        assert_eq!((lock.lease_overlap, lock.verdict, lock.reasons.len()), expected, "ends before {record_end}");
+    }
     // The grant itself came inside the entitlement of another hold: that needs no later event.
     let mut builder = HistoryBuilder::new();
     builder.acquire(1, 1, 0, 10, 41).acquire(2, 2, 50, 60, 42).kill(1, "worker-2", 100).lose_end("worker-2", 61);
@@ -248,6 +259,24 @@ fn a_point_is_left_under_the_hold_whose_client_waits_there() {
         b.kill(1, "worker-1", 100).lose_end("worker-1", 41);
         let lock = b.acquire(3, 2, 500, 510, 42).release(3, 600).lock();
         assert_eq!((lock.verdict, lock.cut_short), expected, "released at {released:?}");
+    }
+}
+
+#[test]
+fn a_client_leaves_a_point_by_itself_when_the_bound_is_over() {
+    // The record of worker 1 ends at the point, at 40. It was dead by 120.
+    for (at_most, point, expected) in [
+        (81, Point::BeforeWrite, (Verdict::Violated, 1)),
+        (80, Point::BeforeWrite, (Verdict::Inconclusive, 0)),
+        (80, Point::AfterRead, (Verdict::Violated, 1)),
+    ] {
+        let mut b = killed();
+        let (worker, at_most) = ("worker-1".into(), std::time::Duration::from_millis(at_most));
+        let (id, until, after) = (WaitId(1), Until::Time, std::time::Duration::ZERO);
+        b.plan.waits.push(Wait { id, worker, point, until, at_most, after });
+        b.at_point(1, 40, 300).lose_end("worker-1", 41);
+        let lock = b.acquire(2, 2, 500, 510, 42).release(2, 600).lock();
+        assert_eq!((lock.verdict, lock.cut_short), expected, "at most {at_most:?} {point}");
     }
 }
 

@@ -139,6 +139,20 @@ fn the_wait_for_a_child_outlasts_the_lease_of_its_parent() {
 }
 
 #[test]
+fn a_store_that_delays_the_attempt_at_a_child_makes_acts_under_its_parent_late() {
+    // The client waits for the child from 6 to 1,890, and works for 100.
+    for (from, to, expected) in [(10, 1_880, "pause"), (1_900, 1_990, "overrun")] {
+        let mut b = HistoryBuilder::new();
+        b.plan.servers = etcd();
+        b.acquire(1, 1, 0, 5, 40).in_mode(1, Mode::IntentWrite).acquire(2, 1, 6, 1_890, 41).of_child(2, Some(1));
+        b.work(2, 1_891, 100).acquire(3, 2, 2_000, 2_010, 42).release(3, 2_050).write(2, 1, 1_995, 2_012);
+        b.release_refused(2, 2_110).release_refused(1, 2_120).pause(1, "redis-1", from, to);
+        assert_eq!(b.window().holds, [HoldId(1), HoldId(3)]);
+        assert_eq!(b.causes(), [expected], "paused from {from} to {to}");
+    }
+}
+
+#[test]
 fn a_client_that_was_released_from_a_point_may_have_released_the_parent() {
     // The record of worker 1 ends at the point, at 40. It was dead by 120.
     for (released, expected) in [(None, (Verdict::Violated, 1)), (Some(60), (Verdict::Inconclusive, 0))] {

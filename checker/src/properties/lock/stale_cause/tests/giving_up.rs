@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use history::{Event, FailureReason, Fault, HoldId, fault};
+use history::{Event, FailureReason, Fault, HoldId, NodeAnswer, OpId, Outcome, fault};
 
-use super::{HistoryBuilder, delay, partition};
+use super::{HistoryBuilder, delay, partition, stale};
 use crate::verdict::Verdict;
 
 /// A hold that renews each 600 ms. Its last renewal that counts is sent at 610, so its promise ends at 2,588.
@@ -65,6 +65,51 @@ fn a_delayed_write_of_a_hold_that_was_given_up_has_its_cause() {
     s.write(1, 1, 700, 2_900).give_up(1, 900);
     s.inject(1, delay(2_200), "worker-1", 690, 2_950).packets_delayed(1, "worker-1", "resource", 701, 2_899);
     assert_eq!(s.causes(), ["delay"]);
+}
+
+#[test]
+fn a_delayed_read_of_a_hold_that_was_released_without_its_answer_has_its_cause() {
+    // The client waits for the answer from 20 to 1,020, and releases. The read arrives at 2,500.
+    let released = || {
+        let mut s = HistoryBuilder::new();
+        let (hold, op, outcome) = (HoldId(1), OpId(1), Outcome::Indeterminate);
+        s.acquire(1, 1, 0, 10, 41).read(1, 1, 20, 2_500);
+        s.event("worker-1", 1_020, Event::AccessFailed { hold, op, outcome, detail: "no answer".into() });
+        s.release(1, 1_021).acquire(2, 2, 1_100, 1_110, 42).release(2, 2_600);
+        s
+    };
+    assert_eq!(released().causes(), ["unexplained"]);
+    assert_eq!(released().pause(1, "resource", 30, 2_490).causes(), ["pause"]);
+    let mut s = released();
+    s.inject(1, delay(2_480), "worker-1", 15, 2_600).packets_delayed(1, "worker-1", "resource", 21, 2_499);
+    assert_eq!(s.causes(), ["delay"]);
+}
+
+#[test]
+fn a_write_that_would_have_arrived_before_the_kill_is_late_by_its_delay_too() {
+    let mut s = HistoryBuilder::new();
+    s.acquire(1, 1, 0, 10, 41).write(1, 1, 90, 400).kill(1, "worker-1", 100).acquire(2, 2, 200, 210, 42);
+    s.release(2, 500);
+    assert_eq!(stale(&s), ["kill"], "nothing delayed the write");
+    s.inject(2, delay(300), "worker-1", 80, 450).packets_delayed(2, "worker-1", "resource", 91, 399);
+    assert_eq!(stale(&s), ["kill+delay"]);
+}
+
+#[test]
+fn a_write_that_would_have_arrived_before_the_loss_is_late_by_its_delay_too() {
+    // The node forgets the lock at 1,000 and refuses a renewal. Without the delay the write would arrive at 702.
+    let (hold, outcome, why) = (HoldId(1), Outcome::Failed, FailureReason::Lost);
+    let answers = HistoryBuilder::answers(&[(1, NodeAnswer::Refused)]);
+    let mut s = HistoryBuilder::renewing(600);
+    s.plan.lock_nodes.truncate(1);
+    s.acquire(1, 1, 0, 10, 41).renew(1, 610, 615).write(1, 1, 700, 2_900);
+    s.event("worker-1", 1_210, Event::Renew { hold });
+    s.event("worker-1", 1_415, Event::RenewFailed { hold, outcome, why, answers });
+    s.event("worker-1", 1_415, Event::LossNoticed { hold });
+    s.acquire(2, 2, 1_500, 1_510, 42).release(2, 3_000).release_refused(1, 2_950);
+    s.inject(1, Fault::new(fault::Amnesia::default(), Duration::from_millis(100)), "redis-1", 1_000, 1_100);
+    s.inject(2, delay(2_200), "worker-1", 690, 2_950).packets_delayed(2, "worker-1", "resource", 701, 2_899);
+    assert_eq!(s.causes(), ["amnesia+delay"]);
 }
 
 #[test]

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use history::{ClientId, Direction, Event, Fault, HoldId, NodeAnswer, Point, fault};
+use history::{
+    ClientId, ClockChange, Direction, Event, Fault, FaultId, HoldId, NodeAnswer, Point, Step, Target, Until, Wait,
+    WaitId, When, WhichClock, fault,
+};
 
 use super::{HistoryBuilder, builder, delay, etcd, partition, read_ok, redlock};
 
@@ -69,6 +72,30 @@ fn a_wait_at_a_point_outlasts_the_lease_as_work_does() {
     s.work(1, 20, 1_000).at_point(1, 1_020, 2_030).write(1, 1, 2_031, 2_032);
     s.event("agent", 1_025, Event::PointReleased { client: ClientId(0), point: Point::AfterRead });
     assert_eq!(s.causes(), ["overrun"], "the controller released the client from another point");
+}
+
+#[test]
+fn a_wait_at_a_point_is_planned_until_its_bound_at_most() {
+    // The client reaches the point at 100, and is paused 120-5,100. Nobody releases it.
+    let kill = || Fault::new(fault::Kill {}, Duration::from_secs(1));
+    let slow = fault::Clock { clock: WhichClock::Monotonic, change: ClockChange::DriftPpm(-1) };
+    let waits = |at_most: u64| {
+        let mut s = builder();
+        let (worker, until, at_most) = ("worker-1".into(), Until::AnotherWrote, Duration::from_millis(at_most));
+        let (id, point, after) = (WaitId(1), Point::BeforeWrite, Duration::ZERO);
+        s.plan.waits.push(Wait { id, worker, point, until, at_most, after });
+        s.at_point(1, 100, 5_102).pause(1, "worker-1", 120, 5_100).write(1, 1, 5_103, 5_104);
+        s
+    };
+    assert_eq!(waits(300).causes(), ["pause"]);
+    assert_eq!(waits(5_000).causes(), ["overrun"]);
+    // A fault at the point has a wait of its own, and a clock that was set measures the bound wrongly.
+    let mut s = waits(300);
+    let (target, when) = (Target::Node("worker-1".into()), When::AtPoint(Point::BeforeWrite));
+    s.plan.schedule.push(Step { id: FaultId(2), fault: kill(), target, when });
+    assert_eq!(s.causes(), ["overrun"]);
+    let mut s = waits(300);
+    assert_eq!(s.inject(2, Fault::new(slow, Duration::from_secs(1)), "worker-1", 20, 80).causes(), ["overrun"]);
 }
 
 #[test]
@@ -170,6 +197,19 @@ fn a_member_that_does_not_run_delays_the_attempt() {
         s.plan.servers = etcd();
         s.inject(1, fault, "redis-1", from, to);
         assert_eq!(s.causes(), [expected], "{from} to {to}");
+    }
+}
+
+#[test]
+fn lock_nodes_delay_no_attempt_that_waits_at_a_point() {
+    // The attempt waits at the point from 5 to `left`, and two of three nodes are paused 100-1,400. The client works
+    // for 490.
+    for (left, expected) in [(1_500, "overrun"), (20, "pause+pause")] {
+        let mut s = HistoryBuilder::new();
+        s.acquire(1, 1, 0, 1_505, 41).at_point(1, 5, left).point_released(0, left - 1);
+        s.pause(1, "redis-1", 100, 1_400).pause(2, "redis-2", 100, 1_400);
+        s.work(1, 1_506, 490).write(1, 1, 1_997, 2_002).acquire(2, 2, 1_985, 1_990, 42).release(2, 2_500);
+        assert_eq!(s.causes(), [expected], "at the point until {left}");
     }
 }
 

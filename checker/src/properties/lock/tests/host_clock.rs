@@ -1,0 +1,48 @@
+//! Overlaps that a step of the host's clock explains.
+
+use history::Event;
+
+use super::{HistoryBuilder, Verdict, etcd};
+
+/// The host's clock steps between these two stamps.
+fn step(s: &mut HistoryBuilder, from: u64, to: u64) {
+    for (at, wall_ns) in [(from, 0), (to, 60_000_000_000)] {
+        s.event("worker-2", at, Event::Clocks { wall_ns, boot_ns: 0 });
+    }
+}
+
+#[test]
+fn a_step_explains_an_overlap_whichever_hold_was_granted_first() {
+    // Hold 2 is sent at 0, and its client is slow to read the answer. If hold 2 was granted first, the step ended its
+    // lease, and the service granted hold 1 after that.
+    let found = |granted_after: u64, from: u64, to: u64| {
+        let mut s = HistoryBuilder::new();
+        s.acquire(1, 1, 800, 900, 41).acquire_knowing(2, 2, 0, granted_after, 1_500, 42);
+        s.release(1, 1_990).release_refused(2, 2_100);
+        step(&mut s, from, to);
+        (s.causes().concat(), s.lock().verdict)
+    };
+    let excused = ("host-clock".to_owned(), Verdict::Inconclusive);
+    assert_eq!(found(0, 100, 700), excused);
+    assert_eq!(found(900, 100, 700), excused, "equal stamps order nothing");
+    let stands = ("unexplained".to_owned(), Verdict::Violated);
+    assert_eq!(found(901, 100, 700), stands, "hold 1 was granted first, and the step came before its attempt");
+    assert_eq!(found(901, 910, 1_400), excused);
+    assert_eq!(found(0, 1_500, 1_900), stands, "both had been granted by then");
+}
+
+#[test]
+fn a_step_explains_a_grant_whose_own_key_was_gone() {
+    // Hold 2 waits in the queue when the clock steps. Hold 1 comes after that, and has a key that stands.
+    for (is_without_key, expected) in [(true, "host-clock"), (false, "unexplained")] {
+        let mut s = HistoryBuilder::new();
+        s.plan.servers = etcd();
+        s.acquire(1, 1, 900, 910, 41);
+        if is_without_key {
+            s.event("worker-2", 1_009, Event::WithoutKey { attempt: history::HoldId(2) });
+        }
+        s.acquire_knowing(2, 2, 100, 920, 1_010, 42).release(2, 1_100).release(1, 1_200);
+        step(&mut s, 500, 600);
+        assert_eq!(s.causes(), [expected], "without its key: {is_without_key}");
+    }
+}
