@@ -219,9 +219,10 @@ impl Run {
     }
 
     /// The bounds of the planned waits of a worker's client at a point: the client ends a wait by itself after that.
+    /// The controller tells the client whole milliseconds, and leaves the rest out.
     pub fn bounds_at<'a>(&'a self, worker: &'a NodeName, point: Point) -> impl Iterator<Item = Duration> + 'a {
         let waits = self.plan.waits.iter().filter(move |wait| wait.worker == *worker && wait.point == point);
-        waits.map(|wait| wait.at_most)
+        waits.map(|wait| Duration::from_millis(wait.at_most.as_millis() as u64))
     }
 
     /// Returns the last stamp of a process that was dead by `dead`, if its clients may have made attempts of which the

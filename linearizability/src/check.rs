@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use crate::{
     holds,
     model::{Model, ModelKind},
+    nowhere,
     operation::{Client, History, Operation, Value},
     reason::Reason,
     search::{Search, Searcher},
@@ -189,6 +190,12 @@ pub(crate) fn check_object(
             holds::check(operations, &holds).map_or_else(conflict, |()| Verdict::Linearizable)
         }
         Method::Search => {
+            // Tests force the search to compare it alone.
+            if forced.is_none()
+                && let Err(reason) = nowhere::check(history, operations, options.initial)
+            {
+                return conflict(reason);
+            }
             let mut model = Model::new(options.model, options.initial, history);
             let (search, done) = Searcher::new(&mut model, operations, options.memory, *left).run();
             *left = left.saturating_sub(done);

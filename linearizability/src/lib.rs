@@ -23,6 +23,7 @@ mod check;
 mod formats;
 mod holds;
 mod model;
+mod nowhere;
 mod operation;
 mod reason;
 mod search;

@@ -3,7 +3,7 @@
 /// A fact that no order can have. Operations are indices into the operations of the object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reason {
-    /// This read has a value that nobody can have written before its answer.
+    /// This operation saw a value that nobody can have written before its answer.
     FromNowhere(usize),
     /// The register had one value from the first operation to the second one, but between the two it must have had
     /// another: the third one.

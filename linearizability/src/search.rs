@@ -12,6 +12,10 @@
 //! - Operations without an answer that do the same (`write 3` by three clients that crashed) are counted, not named.
 //!   A configuration that used more of them than one that failed fails too.
 //! - An operation without an answer is ordered only if the next step needs its effect.
+//!
+//! A search that needs too much memory begins again, in parts: it finds all configurations in which the first part of
+//! the history can end, forgets what it tried, and goes on from these. A violation at the end of a long history needs
+//! all configurations of the history, but only those of one part at a time.
 
 use std::collections::BinaryHeap;
 
@@ -47,13 +51,42 @@ struct Alike {
     calls: Vec<u64>,
 }
 
-/// The operations that remain: operations before `first` are ordered, and those in `later` too.
+/// The operations that are ordered: those before `end`, except those in `missing`. A missing operation had no answer
+/// yet at the call of the last operation before `end`. So only operations that overlap are named, even if one of them
+/// lasts as long as the history.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Ordered {
-    first: u32,
-    later: Box<[u32]>,
+    end: u32,
+    /// Sorted.
+    missing: Box<[u32]>,
     state: State,
 }
+
+impl Ordered {
+    /// Adds an operation to those that are ordered.
+    fn add(&mut self, index: u32) {
+        let missing = self.missing.iter().copied();
+        if index < self.end {
+            self.missing = missing.filter(|known| *known != index).collect();
+            return;
+        }
+        if index > self.end {
+            self.missing = missing.chain(self.end..index).collect();
+        }
+        self.end = index + 1;
+    }
+}
+
+/// The operations that are ordered: those with an answer, and how many of each group without one.
+type Configuration = (Ordered, Box<[u32]>);
+
+/// Bytes of a configuration and of its place in a list, about.
+fn bytes(ordered: &Ordered, used: &[u32]) -> usize {
+    128 + 4 * (ordered.missing.len() + used.len())
+}
+
+/// Answers of one part of a history that is searched in parts.
+const PART: usize = 32;
 
 /// A configuration on the way to the present one, with the steps that were not tried yet.
 struct Frame {
@@ -127,35 +160,74 @@ impl<'a, 'b> Searcher<'a, 'b> {
     /// Looks for an order of all operations that have an answer, and of as many others as that needs. Returns also the
     /// number of steps that were done.
     pub(crate) fn run(mut self) -> (Search, u64) {
-        let search = self.search();
+        let search = match self.search(&[u64::MAX]) {
+            Search::TooLarge if self.answered.len() > PART => self.search(&self.parts()),
+            search => search,
+        };
         (search, self.done)
     }
 
-    fn search(&mut self) -> Search {
-        let start = Ordered { first: 0, later: Box::default(), state: self.model.initial() };
-        let mut frames: Vec<Frame> = Vec::new();
-        let mut next = Some((start, vec![0; self.alike.len()].into_boxed_slice()));
+    /// The ends of the parts of the history: the answers of some operations.
+    fn parts(&self) -> Vec<u64> {
+        let mut ends: Vec<u64> = self.answered.iter().filter_map(|(_, operation)| operation.answer).collect();
+        ends.sort_unstable();
+        ends.into_iter().skip(PART).step_by(PART).chain([u64::MAX]).collect()
+    }
+
+    /// Searches each part from the configurations in which the part before it can end. Every order goes through one of
+    /// them: the first one that has all operations whose answers are in the part. So only one part is in memory.
+    pub(crate) fn search(&mut self, ends: &[u64]) -> Search {
+        let start = Ordered { end: 0, missing: Box::default(), state: self.model.initial() };
+        let mut starts = vec![(start, vec![0; self.alike.len()].into_boxed_slice())];
+        for end in ends {
+            starts = match self.explore(starts, *end) {
+                Ok(starts) => starts,
+                Err(search) => return search,
+            };
+        }
+        let (_, operation, states) = std::mem::take(&mut self.deepest);
+        let operation = self.answered[operation as usize].0;
+        Search::Stuck { operation, states }
+    }
+
+    /// The first configurations after `starts` in which all operations are ordered whose answers are not after `end`.
+    /// An error is the end of the whole search.
+    fn explore(&mut self, mut starts: Vec<Configuration>, end: u64) -> Result<Vec<Configuration>, Search> {
+        self.tried = FxHashMap::default();
+        self.bytes = starts.iter().map(|(ordered, used)| bytes(ordered, used)).sum();
+        let (mut frames, mut ended): (Vec<Frame>, Vec<Configuration>) = Default::default();
+        let mut next: Option<Configuration> = None;
         loop {
             self.done += 1;
             if self.done > self.most {
-                return Search::TooLong;
+                return Err(Search::TooLong);
             }
             if let Some((mut ordered, used)) = next.take() {
                 self.observe(&mut ordered);
-                if ordered.first as usize == self.answered.len() {
-                    return Search::Ordered;
+                if ordered.missing.is_empty() && ordered.end as usize == self.answered.len() {
+                    return Err(Search::Ordered);
                 }
-                if self.is_new(&ordered, &used) {
+                let is_new = self.is_new(&ordered, &used);
+                if is_new && end < u64::MAX && self.candidates(&ordered).1 > end {
+                    self.bytes += bytes(&ordered, &used);
+                    ended.push((ordered, used));
+                } else if is_new {
                     let steps = self.steps(&ordered, &used);
-                    let bytes = 128 + 4 * (ordered.later.len() + used.len()) + 8 * steps.capacity();
+                    let bytes = bytes(&ordered, &used) + 8 * steps.capacity();
                     self.bytes += bytes;
                     frames.push(Frame { ordered, used, steps, bytes });
                 }
                 if self.bytes + self.model.bytes() > self.memory {
-                    return Search::TooLarge;
+                    return Err(Search::TooLarge);
                 }
             }
-            let Some(frame) = frames.last_mut() else { break };
+            let Some(frame) = frames.last_mut() else {
+                next = starts.pop();
+                if next.is_none() {
+                    return Ok(ended);
+                }
+                continue;
+            };
             let Some(step) = frame.steps.pop() else {
                 self.bytes -= frame.bytes;
                 frames.pop();
@@ -164,13 +236,10 @@ impl<'a, 'b> Searcher<'a, 'b> {
             let (ordered, used) = (frame.ordered.clone(), frame.used.clone());
             next = self.after(ordered, used, step);
         }
-        let (_, operation, states) = std::mem::take(&mut self.deepest);
-        let operation = self.answered[operation as usize].0;
-        Search::Stuck { operation, states }
     }
 
     /// The configuration after one more step.
-    fn after(&mut self, mut ordered: Ordered, mut used: Box<[u32]>, step: Step) -> Option<(Ordered, Box<[u32]>)> {
+    fn after(&mut self, mut ordered: Ordered, mut used: Box<[u32]>, step: Step) -> Option<Configuration> {
         let (client, action) = match step {
             Step::Answered(index) => {
                 let operation = self.answered[index as usize].1;
@@ -180,7 +249,7 @@ impl<'a, 'b> Searcher<'a, 'b> {
         };
         ordered.state = self.model.step(ordered.state, client, action)?;
         match step {
-            Step::Answered(index) => self.add(&mut ordered, index),
+            Step::Answered(index) => ordered.add(index),
             Step::Open(class) => {
                 used[class as usize] += 1;
                 if !self.is_needed(&ordered, &used) {
@@ -191,34 +260,12 @@ impl<'a, 'b> Searcher<'a, 'b> {
         Some((ordered, used))
     }
 
-    /// Adds an operation to those that are ordered.
-    fn add(&self, ordered: &mut Ordered, index: u32) {
-        if index != ordered.first {
-            let place = ordered.later.partition_point(|later| *later < index);
-            let mut later = Vec::with_capacity(ordered.later.len() + 1);
-            later.extend_from_slice(&ordered.later[..place]);
-            later.push(index);
-            later.extend_from_slice(&ordered.later[place..]);
-            ordered.later = later.into();
-            return;
-        }
-        ordered.first += 1;
-        let run = ordered.later.iter().zip(ordered.first..).take_while(|(later, next)| **later == *next).count();
-        if run > 0 {
-            ordered.first += run as u32;
-            ordered.later = ordered.later[run..].into();
-        }
-    }
-
     /// The operations with an answer that can be next, and the first answer of all that are not ordered.
     fn candidates(&mut self, ordered: &Ordered) -> (Vec<u32>, u64) {
         let (mut found, mut end) = (Vec::new(), u64::MAX);
-        let mut later = ordered.later.iter().copied().peekable();
-        for index in ordered.first..self.answered.len() as u32 {
+        let len = self.answered.len() as u32;
+        for index in ordered.missing.iter().copied().chain(ordered.end..len) {
             self.done += 1;
-            if later.next_if_eq(&index).is_some() {
-                continue;
-            }
             let operation = &self.answered[index as usize].1;
             if operation.call > end {
                 break;
@@ -239,7 +286,7 @@ impl<'a, 'b> Searcher<'a, 'b> {
                 if operation.action.is_observation()
                     && self.model.step(ordered.state, operation.client, operation.action).is_some()
                 {
-                    self.add(ordered, index);
+                    ordered.add(index);
                     is_done = false;
                 }
             }
@@ -326,7 +373,7 @@ impl<'a, 'b> Searcher<'a, 'b> {
                 tried.push(used.into());
             }
             None => {
-                self.bytes += 88 + 4 * ordered.later.len();
+                self.bytes += 88 + 4 * ordered.missing.len();
                 self.tried.insert(ordered.clone(), vec![used.into()]);
             }
         }

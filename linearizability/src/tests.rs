@@ -5,9 +5,10 @@ use proptest::{prelude::*, test_runner::Config};
 use crate::{
     check::{Method, Options, Verdict, check, check_object},
     holds,
-    model::ModelKind,
+    model::{Model, ModelKind},
     operation::{Action, Client, History, Operation, Value},
     reason::Reason,
+    search::{Search, Searcher},
     zones,
 };
 
@@ -167,6 +168,12 @@ fn some_owners_explain(history: &History, model: ModelKind, operations: &[Operat
 fn compare(model: ModelKind, initial: Value, drawn: &[Drawn]) -> Result<(), TestCaseError> {
     let (history, operations) = (history(), placed(drawn));
     let expected = oracle(&history, model, initial, &operations, None);
+    // One part for each answer.
+    let mut ends: Vec<u64> = operations.iter().filter_map(|operation| operation.answer).chain([u64::MAX]).collect();
+    ends.sort_unstable();
+    let mut object = Model::new(model, initial, &history);
+    let in_parts = Searcher::new(&mut object, &operations, 64 << 20, u64::MAX).search(&ends);
+    prop_assert_eq!(in_parts == Search::Ordered, expected, "{:?}", operations);
     let (options, mut left) = (options(model, initial), u64::MAX);
     let found = check_object(&history, Value::ABSENT, &operations, &options, &mut left, Some(Method::Search));
     let Verdict::NotLinearizable(conflict) = found else {

@@ -424,7 +424,7 @@ fn a_string_and_a_number_with_its_text_are_two_values_of_a_store() {
         let replaced = [&calls[..], &[("cas", "[12 4]")]].concat();
         assert_eq!(is_wrong(&store(&replaced, "4").1), !can_be_number, "{replaced:?}");
     }
-    let (history, verdict) = store(&[("write", "1")], r#""1""#);
+    let (history, verdict) = store(&[("write", r#""1""#), ("write", "1")], r#""1""#);
     let Verdict::NotLinearizable(conflict) = verdict else { panic!("{verdict:?}") };
     let words = conflict.words(&history);
     assert!(words.contains(r#"`read "1"` of process 0"#) && words.ends_with("states: 1"), "{words}");
@@ -434,7 +434,8 @@ fn a_string_and_a_number_with_its_text_are_two_values_of_a_store() {
 fn a_message_shows_no_control_character_of_the_file() {
     let text = "{:process \u{1b}c, :type :invoke, :f :read}";
     assert!(refused(Format::JepsenEdn, text).contains(r"`:process \u{1b}c` is no number"));
-    let text = "[0 :invoke :put [\u{1b}k \"a\nlinearizable\"]] [0 :ok :put [\u{1b}k \"a\nlinearizable\"]] \
+    let text = "[0 :invoke :put [\u{1b}k \"b\nlinearizable\"]] [0 :ok :put [\u{1b}k \"b\nlinearizable\"]] \
+                [0 :invoke :put [\u{1b}k \"a\nlinearizable\"]] [0 :ok :put [\u{1b}k \"a\nlinearizable\"]] \
                 [:p\u{1b} :invoke :get [\u{1b}k nil]] [:p\u{1b} :ok :get [\u{1b}k \"b\nlinearizable\"]]";
     let (history, verdict) = judged(Format::JepsenEdn, text, Asked::default());
     let Verdict::NotLinearizable(conflict) = verdict else { panic!("{verdict:?}") };

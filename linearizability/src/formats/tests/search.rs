@@ -10,14 +10,15 @@ use crate::{
 /// Operations that are all open at the same time: the search must end within its memory.
 #[test]
 fn a_search_that_needs_too_much_is_inconclusive() {
-    let mut text = String::new();
+    // Process 51 makes the value 5, which no other value leads to.
+    let mut text = "[51 :invoke :write 5]\n".to_owned();
     for process in 0..40 {
         text += &format!("[{process} :invoke :cas [{} {}]]\n", process % 7, (process * 5 + 1) % 7);
     }
     for process in 0..40 {
         text += &format!("[{process} :ok :cas nil]\n");
     }
-    text += "[50 :invoke :read nil] [50 :ok :read 99]";
+    text += "[50 :invoke :read nil] [50 :ok :read 0]";
     let asked = Asked { initial: Some("0"), model: None };
     let (history, mut options) = read(Format::JepsenEdn, text.as_bytes(), asked).unwrap();
     options.memory = 1 << 20;
@@ -60,7 +61,8 @@ fn a_key_that_needs_all_steps_hides_no_violation_of_another_key() {
         let one = |process: u32| format!("[{process} :{kind} {}", cas(process % 7, (process * 5 + 1) % 7));
         (0..40).map(one).collect::<String>()
     };
-    let heavy = each("invoke") + &each("ok") + "[50 :invoke :read [:a nil]] [50 :ok :read [:a 99]]\n";
+    let open = "[51 :invoke :write [:a 5]]\n".to_owned();
+    let heavy = open + &each("invoke") + &each("ok") + "[50 :invoke :read [:a nil]] [50 :ok :read [:a 0]]\n";
     let wrong = "[60 :invoke :write [:b 1]] [60 :ok :write [:b 1]] [60 :invoke :read [:b nil]] [60 :ok :read [:b 2]]\n";
     let judged = |text: &str| {
         let asked = Asked { initial: Some("0"), model: Some(ModelKind::Kv) };
@@ -101,4 +103,66 @@ fn an_order_that_saves_an_unanswered_call_is_found() {
                 [3 :invoke :cas [1 5]] [3 :ok :cas [1 5]]";
     let asked = Asked { model: Some(ModelKind::CasRegister), initial: Some("1") };
     assert_eq!(judged(Format::JepsenEdn, text, asked).1, Verdict::Linearizable);
+}
+
+/// The write of process 9 overlaps all other calls, and is the last one in the order that the search finds.
+#[test]
+fn a_call_as_long_as_the_history_needs_little_memory() {
+    let write = |n: u32| format!("[0 :invoke :write {0}] [0 :ok :write {0}]\n", n % 3);
+    let writes: String = (0..1_000).map(write).collect();
+    let text = format!("[9 :invoke :write 3]\n{writes}[9 :ok :write 3]");
+    let asked = Asked { model: Some(ModelKind::CasRegister), initial: None };
+    let (history, mut options) = read(Format::JepsenEdn, text.as_bytes(), asked).unwrap();
+    options.memory = 1 << 20;
+    assert_eq!(check(&history, &options), Verdict::Linearizable);
+}
+
+/// The search leaves twelve configurations for each round, and needs all rounds to know that none has another order.
+#[test]
+fn a_violation_at_the_end_of_a_long_history_is_found_in_little_memory() {
+    let each = |kind: &str| (1..4).map(|n| format!("[{n} :{kind} :write {n}]\n")).collect::<String>();
+    let got = |value: u32| format!("[0 :invoke :read nil] [0 :ok :read {value}]\n");
+    let round = each("invoke") + &each("ok") + &got(3);
+    let judged = |text: &str| {
+        let asked = Asked { model: Some(ModelKind::CasRegister), initial: None };
+        let (history, mut options) = read(Format::JepsenEdn, text.as_bytes(), asked).unwrap();
+        options.memory = 256 << 10;
+        check(&history, &options)
+    };
+    let rounds = round.repeat(300);
+    assert_eq!(judged(&rounds), Verdict::Linearizable);
+    let verdict = judged(&(rounds + &got(1)));
+    assert!(is_wrong(&verdict), "{verdict:?}");
+}
+
+/// The calls of 40 processes overlap, and a search that tried their orders would end in its memory.
+#[test]
+fn a_value_from_nowhere_is_found_without_a_search() {
+    let each = |kind: &str| {
+        let one = |process: u32| format!("[{process} :{kind} :cas [{} {}]]\n", process % 7, (process + 1) % 7);
+        (0..40).map(one).collect::<String>()
+    };
+    let overlapping = each("invoke") + &each("ok");
+    let judged = |text: &str, steps: u64| {
+        let asked = Asked { model: Some(ModelKind::CasRegister), initial: Some("0") };
+        let (history, mut options) = read(Format::JepsenEdn, text.as_bytes(), asked).unwrap();
+        options.steps = steps;
+        check(&history, &options)
+    };
+    for (end, is_wrong_at_once) in [
+        ("[50 :invoke :read nil] [50 :ok :read 99]", true),
+        ("[50 :invoke :cas [99 1]] [50 :ok :cas [99 1]]", true),
+        ("[50 :invoke :cas [99 99]] [50 :ok :cas [99 99]]", true),
+        ("[50 :invoke :read nil] [50 :ok :read 99] [51 :invoke :write 99]", true),
+        // A call without an answer can have made the value.
+        ("[51 :invoke :write 99] [50 :invoke :read nil] [50 :ok :read 99]", false),
+        ("[51 :invoke :cas [1 99]] [50 :invoke :read nil] [50 :ok :read 99]", false),
+    ] {
+        assert_eq!(is_wrong(&judged(&(overlapping.clone() + end), 10)), is_wrong_at_once, "{end}");
+    }
+    // An absent key and an empty text answer alike.
+    let empty = r#"[0 :invoke :cas [:x [nil 1]]] [0 :ok :cas [:x [nil 1]]] [0 :invoke :put [:x ""]] [0 :ok :put [:x ""]]
+                   [0 :invoke :get [:x nil]] [0 :ok :get [:x nil]]"#;
+    let asked = Asked { model: Some(ModelKind::Kv), initial: Some("\"\"") };
+    assert_eq!(super::judged(Format::JepsenEdn, empty, asked).1, Verdict::Linearizable);
 }

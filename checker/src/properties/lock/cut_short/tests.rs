@@ -266,12 +266,14 @@ fn a_point_is_left_under_the_hold_whose_client_waits_there() {
 fn a_client_leaves_a_point_by_itself_when_the_bound_is_over() {
     // The record of worker 1 ends at the point, at 40. It was dead by 120.
     for (at_most, point, expected) in [
-        (81, Point::BeforeWrite, (Verdict::Violated, 1)),
-        (80, Point::BeforeWrite, (Verdict::Inconclusive, 0)),
-        (80, Point::AfterRead, (Verdict::Violated, 1)),
+        (81_000, Point::BeforeWrite, (Verdict::Violated, 1)),
+        // The client is told 80 ms.
+        (80_900, Point::BeforeWrite, (Verdict::Inconclusive, 0)),
+        (80_000, Point::BeforeWrite, (Verdict::Inconclusive, 0)),
+        (80_000, Point::AfterRead, (Verdict::Violated, 1)),
     ] {
         let mut b = killed();
-        let (worker, at_most) = ("worker-1".into(), std::time::Duration::from_millis(at_most));
+        let (worker, at_most) = ("worker-1".into(), std::time::Duration::from_micros(at_most));
         let (id, until, after) = (WaitId(1), Until::Time, std::time::Duration::ZERO);
         b.plan.waits.push(Wait { id, worker, point, until, at_most, after });
         b.at_point(1, 40, 300).lose_end("worker-1", 41);
