@@ -89,6 +89,11 @@ impl<'a> Model<'a> {
         Model { kind, initial, history, made, made_states, appended, bytes: 0, tokens, ranks }
     }
 
+    /// Forgets all states, for another search. They have no meaning afterwards.
+    pub(crate) fn forget(&mut self) {
+        *self = Model::new(self.kind, self.initial, self.history);
+    }
+
     pub(crate) fn initial(&self) -> State {
         if self.kind.is_lock() { FREE } else { u64::from(self.initial.index()) }
     }

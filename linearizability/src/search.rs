@@ -13,7 +13,7 @@
 //!   A configuration that used more of them than one that failed fails too.
 //! - An operation without an answer is ordered only if the next step needs its effect.
 //!
-//! A search that needs much memory begins again, in parts: it finds all configurations in which the first part of
+//! A search that needs too much memory begins again, in parts: it finds all configurations in which the first part of
 //! the history can end, forgets what it tried, and goes on from these. A violation at the end of a long history needs
 //! all configurations of the history, but only those of one part at a time.
 
@@ -84,9 +84,6 @@ type Configuration = (Ordered, Box<[u32]>);
 fn bytes(ordered: &Ordered, used: &[u32]) -> usize {
     128 + 4 * (ordered.missing.len() + used.len())
 }
-
-/// A long history is searched in parts when the first search has used one part in so many of the memory.
-const FIRST: usize = 8;
 
 /// Answers of one part of a history that is searched in parts.
 const PART: usize = 32;
@@ -163,20 +160,10 @@ impl<'a, 'b> Searcher<'a, 'b> {
     /// Looks for an order of all operations that have an answer, and of as many others as that needs. Returns also the
     /// number of steps that were done.
     pub(crate) fn run(mut self) -> (Search, u64) {
-        let memory = self.memory;
-        let mut search = Search::TooLarge;
-        if self.answered.len() > PART {
-            self.memory = memory / FIRST;
-            search = self.search(&[u64::MAX]);
-            self.memory = memory;
-            if matches!(search, Search::TooLarge) {
-                search = self.search(&self.parts());
-            }
-        }
-        // One order may be found in less memory than all configurations of a part.
-        if matches!(search, Search::TooLarge) {
-            search = self.search(&[u64::MAX]);
-        }
+        let search = match self.search(&[u64::MAX]) {
+            Search::TooLarge if self.answered.len() > PART => self.search(&self.parts()),
+            search => search,
+        };
         (search, self.done)
     }
 
@@ -190,6 +177,9 @@ impl<'a, 'b> Searcher<'a, 'b> {
     /// Searches each part from the configurations in which the part before it can end. Every order goes through one of
     /// them: the first one that has all operations whose answers are in the part. So only one part is in memory.
     pub(crate) fn search(&mut self, ends: &[u64]) -> Search {
+        // The texts that an earlier search made would count as memory of this one.
+        self.model.forget();
+        self.deepest = Default::default();
         let start = Ordered { end: 0, missing: Box::default(), state: self.model.initial() };
         let mut starts = vec![(start, vec![0; self.alike.len()].into_boxed_slice())];
         for end in ends {

@@ -166,3 +166,30 @@ fn a_value_from_nowhere_is_found_without_a_search() {
     let asked = Asked { model: Some(ModelKind::Kv), initial: Some("\"\"") };
     assert_eq!(super::judged(Format::JepsenEdn, empty, asked).1, Verdict::Linearizable);
 }
+
+/// The parts need all orders of the six appends that overlap, each a long text; the whole history needs one of them.
+#[test]
+fn the_texts_of_a_search_that_ended_are_no_memory_of_the_next_one() {
+    let put = |kind: &str, process: u32, function: &str, text: &str| {
+        format!("[{process} :{kind} :{function} [:x \"{text}\"]]\n")
+    };
+    let one = |function: &str, text: &str| put("invoke", 0, function, text) + &put("ok", 0, function, text);
+    let each = |kind: &str| (1..7).map(|n| put(kind, n, "append", &n.to_string())).collect::<String>();
+    let overlapping = each("invoke") + &each("ok");
+    let text = one("append", "0123456789").repeat(200) + &overlapping + &one("put", "a").repeat(1_000);
+    let asked = Asked { model: Some(ModelKind::Kv), initial: None };
+    let (history, mut options) = read(Format::JepsenEdn, text.as_bytes(), asked).unwrap();
+    options.memory = 1_200 << 10;
+    assert_eq!(check(&history, &options), Verdict::Linearizable);
+}
+
+/// Eighty configurations for each round are too many steps; one order needs five. So the parts come last.
+#[test]
+fn an_order_of_a_long_history_is_found_though_its_parts_need_too_many_steps() {
+    let each = |kind: &str| (1..6).map(|n| format!("[{n} :{kind} :write {n}]\n")).collect::<String>();
+    let text = (each("invoke") + &each("ok")).repeat(300);
+    let asked = Asked { model: Some(ModelKind::CasRegister), initial: None };
+    let (history, mut options) = read(Format::JepsenEdn, text.as_bytes(), asked).unwrap();
+    (options.memory, options.steps) = (700 << 10, 300_000);
+    assert_eq!(check(&history, &options), Verdict::Linearizable);
+}
