@@ -386,11 +386,16 @@ mod tests {
         (is_killed, (0..2).filter(|_| control.own.explain(Change::Died)).count())
     }
 
+    /// A run whose engine answers when nobody waits for the answer any more.
+    async fn answered_late(dir: &tempfile::TempDir) -> (Running, NodeName) {
+        let engine = fake_engine::start(dir, |_| (2 * AGREE_WITHIN, DONE.to_owned())).await;
+        (fake_engine::running(&engine).await, NodeName::new("worker-1"))
+    }
+
     #[tokio::test]
     async fn a_kill_that_the_engine_has_not_answered_in_time_is_ours() {
         let dir = tempfile::tempdir().unwrap();
-        let engine = fake_engine::start(&dir, |_| (2 * AGREE_WITHIN, DONE.to_owned())).await;
-        let (running, node) = (fake_engine::running(&engine).await, NodeName::new("worker-1"));
+        let (running, node) = answered_late(&dir).await;
         let act = Act { running: &running, node: &node, doing: "killing" };
         let member = act.member().unwrap();
         let mut control = member.control.lock().await;
@@ -426,8 +431,7 @@ mod tests {
     #[tokio::test]
     async fn a_freeze_that_the_engine_has_not_answered_in_time_is_ours() {
         let dir = tempfile::tempdir().unwrap();
-        let engine = fake_engine::start(&dir, |_| (2 * AGREE_WITHIN, DONE.to_owned())).await;
-        let (running, node) = (fake_engine::running(&engine).await, NodeName::new("worker-1"));
+        let (running, node) = answered_late(&dir).await;
         let act = Act { running: &running, node: &node, doing: "freezing" };
         let member = act.member().unwrap();
         let mut control = member.control.lock().await;

@@ -29,8 +29,6 @@ use crate::{
 /// The least number of probes of a link between two cuts before the link is taken for cut. A machine that stands still
 /// for a second loses a probe, and a turn may be shorter than that.
 const PROBES_MIN: u32 = 3;
-/// The shortest turn that a plan may have.
-const EVERY_MIN: Duration = Duration::from_millis(100);
 
 impl Driver for Flap {
     const DEFAULT_TARGET: TargetSpec = TargetSpec::AnyLockNode;
@@ -38,8 +36,8 @@ impl Driver for Flap {
     fn draw(drawing: &mut Drawing<'_>) -> (Flap, Duration) {
         let drawn = drawing.lasting(1.0..=3.0);
         // However short the lease is, a drawn flap has its two turns. A given length stays as it is.
-        let lasting = drawing.spec.lasting.unwrap_or(drawn.max(EVERY_MIN * 2));
-        let every = Duration::from_millis(drawing.leases_ms(0.1..=0.4)).max(EVERY_MIN);
+        let lasting = drawing.spec.lasting.unwrap_or(drawn.max(Flap::EVERY_MIN * 2));
+        let every = Duration::from_millis(drawing.leases_ms(0.1..=0.4)).max(Flap::EVERY_MIN);
         (Flap { every: every.min(lasting / 2) }, lasting)
     }
 

@@ -21,7 +21,7 @@ pub struct Claim {
     /// The time at which the attempt sent its first request.
     pub sent: Stamp,
     /// The time at which the request for the current lease was sent. It differs from `sent` if the lease was renewed in
-    /// a queue.
+    /// a queue, or rests on an earlier request of the client's session.
     pub promised: Stamp,
     /// The successful renewals: when each was sent, and when it was answered.
     pub renewed: Vec<(Stamp, Stamp)>,

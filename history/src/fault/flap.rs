@@ -11,9 +11,6 @@ use super::{
 };
 use crate::names::NodeName;
 
-/// A probe could not distinguish a shorter turn from its own delay.
-const EVERY_MIN: Duration = Duration::from_millis(100);
-
 /// Cuts links of the target, and restores them, in turns of the same length. The first turn is a cut.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -24,6 +21,11 @@ pub struct Flap {
     pub every: Duration,
 }
 
+impl Flap {
+    /// The shortest turn: a probe could not distinguish a shorter one from its own delay.
+    pub const EVERY_MIN: Duration = Duration::from_millis(100);
+}
+
 impl FaultParameters for Flap {
     const ABOUT: About = About {
         summary: "The links between the target and some nodes are cut and restored in turns.",
@@ -32,19 +34,20 @@ impl FaultParameters for Flap {
     };
 
     fn check(&self, lasting: Duration) -> Result<(), String> {
-        if self.every >= EVERY_MIN && self.every * 2 <= lasting {
+        if self.every >= Self::EVERY_MIN && self.every * 2 <= lasting {
             return Ok(());
         }
         Err(format!(
-            "turns of {:?}: expected at least {EVERY_MIN:?}, and two turns within the {lasting:?} of the fault",
-            self.every
+            "turns of {:?}: expected at least {:?}, and two turns within the {lasting:?} of the fault",
+            self.every,
+            Self::EVERY_MIN
         ))
     }
 
     fn visit(&mut self, visitor: &mut dyn ParameterVisitor) {
         let mut every_ms = self.every.as_millis() as i64;
         visitor.number(Quantity::PeriodMs, &mut every_ms);
-        self.every = Duration::from_millis(every_ms.max(0).unsigned_abs()).max(EVERY_MIN);
+        self.every = Duration::from_millis(every_ms.max(0).unsigned_abs()).max(Self::EVERY_MIN);
     }
 
     fn link_effect(&self) -> Option<LinkEffect> {

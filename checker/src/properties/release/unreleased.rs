@@ -5,10 +5,10 @@
 //! answers do not matter, and the client need not have waited for them.
 //!
 //! The checker judges an attempt that was alone. No other attempt for the key was under way from its sending to its
-//! end. Every earlier attempt had released the key long enough before. For one lease before its sending the record had
-//! begun, and no fault was on. A node that refuses such an attempt as held still has the key of an earlier attempt. If
-//! the lease of a released attempt may still run on that node, the node did not undo that attempt. (Property 7 covers a
-//! key that outlives every lease.)
+//! end. Every earlier attempt had released the key long enough before. For one lease and that longest time before its
+//! sending the record had begun, and no fault was on. A node that refuses such an attempt as held still has the key of
+//! an earlier attempt. If the lease of a released attempt may still run on that node, the node did not undo that
+//! attempt. (Property 7 covers a key that outlives every lease.)
 //!
 //! The longest time that a request takes is [`SLACK`] plus all delays of the plan. Both rounds of an attempt may be
 //! refused: only a refusal in the first round says that another client has the key.
