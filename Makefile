@@ -25,7 +25,7 @@ help:
 	@echo 'make executors  the event loop of the simulation beside paused Tokio and turmoil, on one workload'
 	@echo 'make keys     what a short lock on each of KEYS keys (100000) costs a Redis server: memory, expiry, what is left'
 
-demo: setup build
+demo: build
 	$(HARNESS) run --cluster $(if $(CI),docker,auto) --nemesis pause --backend redlock --expect '$(REPRODUCED)'
 
 # Without `build`: the tests build the binary, with the features that they need, and what was built before would be built again.
@@ -110,7 +110,7 @@ image: setup
 mutants: setup
 	checker/mutants/run --log target/mutants.log
 
-build:
+build: setup
 	$(CARGO) build --quiet
 
 setup:

@@ -455,5 +455,7 @@ mod tests {
         assert!(explore.contains("[default: 8200ms]") && explore.contains("[default: 95ms..190ms]"), "{explore}");
         let run = unwrapped(all.find_subcommand_mut("run").unwrap().render_help().to_string());
         assert!(run.contains("etcd-server-lock") && run.contains("after-write-back"), "{run}");
+        let only = "Only clients with `--client checking` come to `after-check`, and only those with `--tokens";
+        assert!(run.contains(only), "{run}");
     }
 }

@@ -40,7 +40,7 @@ pub async fn run(
     let spec = spec(file, files, own, keep)?;
     terminal.progress("bringing the cluster up");
     let began = Instant::now();
-    let (running, mut queue) = compose::up(engine, &spec, &|what| terminal.progress(what)).await?;
+    let (running, mut queue) = compose::up_or_leave(engine, &spec, &|what| terminal.progress(what)).await?;
     let running = &*left.cluster.insert(running);
     // The head of the history names the images, which are known only now.
     let made_by = MadeBy { images: running.images(), ..made_by };

@@ -84,13 +84,11 @@ pub fn explore(args: &ExploreArgs) -> anyhow::Result<Exit> {
         source.add_inevitability(&mut finding, args.redraws, limits.jobs)?;
         let saved = args.save.as_ref().map_or(Ok(()), |dir| finding.save(dir));
         let results = finding.results()?;
-        if args.format == Format::Text {
-            print(&results.text(count))?;
-        }
-        Ok(((results, finding.is_cut_short), saved))
+        let printed = if args.format == Format::Text { print(&results.text(count)) } else { Ok(()) };
+        Ok(((results, finding.is_cut_short), saved.and(printed)))
     });
     let made = made.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
-    // A plan that cannot be written must not take the other findings with it.
+    // A plan that cannot be written, or a full output, must not take the other findings with it.
     let (findings, mut saved): (Vec<_>, Vec<_>) = made.into_iter().unzip();
     if let (Some(error), Some(dir)) = (&tally.first_error, &args.save) {
         saved.push(source.save_failed(error.seed, dir));
@@ -99,10 +97,10 @@ pub fn explore(args: &ExploreArgs) -> anyhow::Result<Exit> {
     let findings = findings.into_iter().map(|(results, _)| results).collect();
     let results = Results::new(head, tally, took.as_secs_f64(), findings, is_cut_short);
     let json = serde_json::to_string_pretty(&results)? + "\n";
-    match args.format {
-        Format::Text => print(&results.text())?,
-        Format::Json => print(&json)?,
-    }
+    saved.push(match args.format {
+        Format::Text => print(&results.text()),
+        Format::Json => print(&json),
+    });
     if let Some(dir) = &args.save {
         write(dir, results.file_name(), &json)?;
     }
@@ -171,8 +169,11 @@ impl Source {
         let last = first.checked_add(args.seeds - 1).ok_or_else(|| usage("seeds", "more than there are seeds"))?;
         let tokens = args.scenario.tokens.as_ref().map(|_| scenario.base.tokens);
         let swarm = if args.swarm { Some(Swarm::of(&scenario.backend, tokens)?) } else { None };
-        for seed in [first, last] {
-            swarm.as_ref().map_or_else(|| scenario.plan(seed), |swarm| swarm.plan(seed))?;
+        let plan = |seed| swarm.as_ref().map_or_else(|| scenario.plan(seed), |swarm| swarm.plan(seed));
+        let (first, last) = (plan(first)?, plan(last)?);
+        // Another seed may draw faults that are short enough.
+        if swarm.is_none() && last.schedule.is_empty() {
+            scenario.has_its_faults(&first)?;
         }
         Ok(Source { scenario, swarm, plans: BTreeMap::new() })
     }

@@ -195,8 +195,15 @@ fn identity() -> anyhow::Result<Option<Identity>> {
 /// Reads the file that a variable names.
 fn pem(name: &str) -> anyhow::Result<Option<String>> {
     let Some(path) = variable(name)? else { return Ok(None) };
-    let text = std::fs::read_to_string(&path);
-    Ok(Some(text.map_err(|error| usage("servers", format!("{name}: reading the file {path}: {error}")))?))
+    Ok(Some(content(name, &path).map_err(|problem| usage("servers", problem))?))
+}
+
+/// Reads a file of the format PEM. A message repeats no path that is the text of a key.
+fn content(name: &str, path: &str) -> Result<String, String> {
+    if path.contains("-----BEGIN") || path.contains('\n') {
+        return Err(format!("{name}: expected the path of a file, and found a text such as that of the file"));
+    }
+    std::fs::read_to_string(path).map_err(|error| format!("{name}: reading the file {path}: {error}"))
 }
 
 fn variable(name: &str) -> anyhow::Result<Option<String>> {
@@ -331,6 +338,16 @@ mod tests {
         assert_eq!(hidden.join(" "), "harness run --servers a=rediss://h:1,b=h:2 --seed 1");
         let one = without_credentials(["--servers=a=redis://:hun@ter2@h:1".to_owned()].into_iter());
         assert_eq!(one, ["--servers=a=redis://h:1"]);
+    }
+
+    #[test]
+    fn a_key_in_the_place_of_its_file_is_not_repeated() {
+        for text in ["-----BEGIN PRIVATE KEY-----\\nhunter2", "hunter2\nhunter2"] {
+            let refused = content(KEY, text).unwrap_err();
+            assert!(refused.contains("expected the path of a file") && !refused.contains("hunter2"), "{refused}");
+        }
+        let refused = content(KEY, "/no/such/file").unwrap_err();
+        assert!(refused.starts_with("HARNESS_SERVERS_KEY: reading the file /no/such/file: "), "{refused}");
     }
 
     #[test]

@@ -243,6 +243,12 @@ impl PlanFile {
             let problem = format!("{}: backend {} needs one service, found {found}", servers.origin, backend.name());
             return Err(Unusable(problem).into());
         }
+        // A plan that is run again keeps its tokens, and `--compose` may name servers that make others.
+        if !self.plan.possible_tokens().contains(&self.plan.tokens) {
+            let (tokens, lock) = (self.plan.tokens, self.plan.lock_name());
+            let problem = format!("on these servers {lock} does not make the plan's `{tokens}`");
+            return Err(usage("tokens", format!("{}: {problem}", servers.origin)));
+        }
         let needs_leader = self.plan.schedule.iter().any(|step| step.target == history::Target::Leader);
         if needs_leader && !servers.facts.has_leader {
             let problem = "x-harness has no `leader`, the command that succeeds on the leader";
@@ -317,9 +323,10 @@ pub fn is_modelled(plan: &Plan) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Refuses a plan that needs a capability which its lock lacks.
+/// Refuses a plan that needs a capability which its lock lacks, or with whose tokens its planted bug changes nothing.
 pub fn is_capable(plan: &Plan, backend: &str) -> anyhow::Result<()> {
     let backend = Backend::named(backend).map_err(|e| usage("backend", e))?;
+    backend.check_tokens(plan.tokens).map_err(|e| usage("tokens", e))?;
     backend.check(plan).map_err(|e| usage(e.field, e.to_string()))
 }
 

@@ -4,7 +4,7 @@
 //! gets its number in the history before anybody acts on it.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
 };
 
@@ -16,8 +16,12 @@ use tokio::sync::mpsc;
 
 use crate::{plan_file::PlanFile, processes::DockerProcesses, run_dir::RunDir};
 
-/// The largest number of lines of standard error that are kept of a node, so that no process fills the disk.
-const STDERR_LINES: usize = 10_000;
+/// The largest numbers of lines of standard error that are kept of a node, so that no process fills the disk: its first
+/// ones, and its last ones, which tell why it has ended.
+const STDERR_FIRST: usize = 9_000;
+const STDERR_LAST: usize = 1_000;
+/// The number of lines that a message quotes.
+const QUOTED: usize = 5;
 /// The largest number of records that wait for the writer.
 const BATCH: usize = 512;
 
@@ -32,7 +36,48 @@ pub struct Recorder {
     /// The number that the next line of a process must have.
     numbers: BTreeMap<ProcessName, u64>,
     reports: Reports,
-    stderr: BTreeMap<NodeName, Vec<String>>,
+    stderr: BTreeMap<NodeName, Stderr>,
+}
+
+/// The standard error of a node.
+#[derive(Debug, Default)]
+struct Stderr {
+    first: Vec<String>,
+    last: VecDeque<String>,
+    /// The number of lines between `first` and `last` that were not kept.
+    left_out: usize,
+    /// The number of lines of the process that runs now.
+    of_process: usize,
+}
+
+impl Stderr {
+    fn push(&mut self, line: String) {
+        self.of_process += 1;
+        if self.first.len() < STDERR_FIRST {
+            self.first.push(line);
+            return;
+        }
+        if self.last.len() == STDERR_LAST {
+            self.last.pop_front();
+            self.left_out += 1;
+        }
+        self.last.push_back(line);
+    }
+
+    /// Returns all lines that were kept.
+    fn text(&self) -> String {
+        let left_out = (self.left_out > 0).then(|| format!("({} lines are left out here)", self.left_out));
+        let lines = self.first.iter().chain(&left_out).chain(&self.last);
+        lines.flat_map(|line| [line.as_str(), "\n"]).collect()
+    }
+
+    /// Returns the last lines of the process that runs now, for a message.
+    fn quoted(&self) -> Vec<&str> {
+        let backwards = self.first.iter().chain(&self.last).rev().take(QUOTED.min(self.of_process));
+        let mut lines: Vec<&str> = backwards.map(String::as_str).collect();
+        lines.reverse();
+        lines
+    }
 }
 
 impl Recorder {
@@ -88,8 +133,8 @@ impl Recorder {
 
     /// Writes each process's standard error into the run directory.
     pub fn write_logs(&self) -> anyhow::Result<()> {
-        for (node, lines) in &self.stderr {
-            self.dir.write(&self.dir.log(node.as_str()), lines.join("\n") + "\n")?;
+        for (node, stderr) in &self.stderr {
+            self.dir.write(&self.dir.log(node.as_str()), stderr.text())?;
         }
         Ok(())
     }
@@ -107,10 +152,7 @@ impl Recorder {
         let process = ProcessName::of(&node, incarnation);
         match what {
             What::Stderr(line) => {
-                let lines = self.stderr.entry(node).or_default();
-                if lines.len() < STDERR_LINES {
-                    lines.push(String::from_utf8_lossy(&line).into_owned());
-                }
+                self.stderr.entry(node).or_default().push(String::from_utf8_lossy(&line).into_owned());
                 Ok(())
             }
             What::Ended { code } => self.record_end(&node, process, code),
@@ -152,12 +194,15 @@ impl Recorder {
         }
         self.recorder.record_own(Event::ProcessEnded { ended: ended.clone(), code });
         if self.to_be_killed.remove(node) {
+            if let Some(stderr) = self.stderr.get_mut(node) {
+                stderr.of_process = 0;
+            }
             return Ok(());
         }
         let code = code.map_or("an unknown code".to_owned(), |c| format!("code {c}"));
-        let stderr = match self.stderr.get(node).map(|lines| lines.as_slice()) {
+        let stderr = match self.stderr.get(node).map(Stderr::quoted).as_deref() {
             None | Some([]) => "it wrote nothing to standard error".to_owned(),
-            Some(lines) => format!("its last lines: {}", lines[lines.len().saturating_sub(5)..].join(" | ")),
+            Some(lines) => format!("its last lines: {}", lines.join(" | ")),
         };
         bail!("{ended} ended with {code}, and no fault had killed it; {stderr}")
     }
@@ -219,9 +264,30 @@ mod tests {
         let mut recorder = recorder(&RunDir::create(dir.path(), "run").unwrap());
         let worker = NodeName::new("worker-1");
         recorder.to_be_killed.insert(worker.clone());
+        recorder.stderr.entry(worker.clone()).or_default().push("of the first process".to_owned());
         recorder.record_end(&worker, ProcessName::of(&worker, 1), Some(137)).unwrap();
         let refused = recorder.record_end(&worker, ProcessName::of(&worker, 2), Some(101)).unwrap_err().to_string();
         assert!(refused.contains("ended with code 101, and no fault had killed it"), "{refused}");
+        assert!(refused.ends_with("it wrote nothing to standard error"), "{refused}");
+    }
+
+    #[test]
+    fn the_last_lines_of_a_process_are_kept_however_much_it_has_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = RunDir::create(dir.path(), "run").unwrap();
+        let mut recorder = recorder(&dir);
+        let worker = NodeName::new("worker-1");
+        let stderr = recorder.stderr.entry(worker.clone()).or_default();
+        (0..STDERR_FIRST + STDERR_LAST + 7).for_each(|n| stderr.push(format!("line {n}")));
+        stderr.push("the reason".to_owned());
+        let refused = recorder.record_end(&worker, ProcessName::of(&worker, 1), Some(3)).unwrap_err().to_string();
+        let last = STDERR_FIRST + STDERR_LAST + 6;
+        assert!(refused.ends_with(&format!(" | line {last} | the reason")), "{refused}");
+        recorder.write_logs().unwrap();
+        let log = std::fs::read_to_string(dir.log("worker-1")).unwrap();
+        assert!(log.starts_with("line 0\nline 1\n") && log.ends_with(&format!("line {last}\nthe reason\n")));
+        let gap = format!("line {}\n(8 lines are left out here)\nline {}\n", STDERR_FIRST - 1, STDERR_FIRST + 8);
+        assert!(log.contains(&gap));
     }
 
     #[test]

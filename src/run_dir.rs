@@ -22,9 +22,14 @@ impl RunDir {
         // The link is made under another name and renamed, so that `latest` never is missing for a run that starts at
         // the same time.
         let beside = runs.join(format!(".latest-{id}"));
-        std::os::unix::fs::symlink(id, &beside)
-            .and_then(|()| std::fs::rename(&beside, runs.join("latest")))
-            .with_context(|| format!("pointing {} to the run", runs.join("latest").display()))?;
+        let linked =
+            std::os::unix::fs::symlink(id, &beside).and_then(|()| std::fs::rename(&beside, runs.join("latest")));
+        if linked.is_err() {
+            // The error says what is wrong. Nothing has run, so nothing is left.
+            let _ = std::fs::remove_file(&beside);
+            let _ = std::fs::remove_dir_all(&dir);
+        }
+        linked.with_context(|| format!("pointing {} to the run", runs.join("latest").display()))?;
         Ok(RunDir(dir))
     }
 
@@ -156,6 +161,17 @@ mod tests {
         assert_eq!(history(), dir.path().join("history.jsonl.zst"));
         std::fs::write(dir.path().join("history.jsonl"), "").unwrap();
         assert_eq!(history(), dir.path().join("history.jsonl"));
+    }
+
+    #[test]
+    fn a_run_that_cannot_be_the_latest_leaves_nothing() {
+        let runs = tempfile::tempdir().unwrap();
+        // A copy of a directory of runs may have a directory in the place of the link.
+        std::fs::create_dir(runs.path().join("latest")).unwrap();
+        let error = RunDir::create(runs.path(), "run").unwrap_err().to_string();
+        assert!(error.starts_with("pointing ") && error.ends_with("latest to the run"), "{error}");
+        let names: Vec<_> = std::fs::read_dir(runs.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, ["latest"]);
     }
 
     #[test]

@@ -166,6 +166,19 @@ impl Scenario {
         Ok(plan)
     }
 
+    /// Refuses a plan of this scenario that has no fault although the flags name some. Its run would be a control run.
+    ///
+    /// # Errors
+    /// The fault phase is too short for the faults that the seed has drawn.
+    pub fn has_its_faults(&self, plan: &Plan) -> anyhow::Result<()> {
+        if self.faults.is_empty() || !plan.schedule.is_empty() {
+            return Ok(());
+        }
+        let problem = format!("with seed {} no fault fits into the fault phase of {:?}", plan.seed, plan.time);
+        let remedy = "make --time longer, or give the faults a shorter length, as in `pause:rolling+500ms`";
+        Err(usage("nemesis", format!("{problem}; {remedy}")))
+    }
+
     /// Makes the plan file for one of the scenario's plans.
     pub fn file(&self, run: String, plan: Plan) -> PlanFile {
         PlanFile::new(run, self.backend.clone(), self.resource_bug.clone(), plan)
@@ -228,7 +241,9 @@ pub fn resolve(args: &RunArgs, cluster: ClusterKind) -> anyhow::Result<PlanFile>
             if let Some(servers) = &args.servers {
                 scenario.use_own_servers(servers, args)?;
             }
-            scenario.file(String::new(), scenario.plan(seed(args.scenario.seed)?)?)
+            let plan = scenario.plan(seed(args.scenario.seed)?)?;
+            scenario.has_its_faults(&plan)?;
+            scenario.file(String::new(), plan)
         }
     };
     file.plan.cluster = cluster;
@@ -296,7 +311,9 @@ pub fn of_row(args: &RunArgs, cluster: ClusterKind, dir: &Path) -> anyhow::Resul
     let compose = args.compose.as_ref().map(|own| dir.join(own));
     let scenario = Scenario::from_flags(&args.scenario, &args.program, cluster, compose.as_deref())?;
     // The seed of the first run; further runs take the next seeds.
-    let mut file = scenario.file(String::new(), scenario.plan(args.scenario.seed.unwrap_or(1))?);
+    let plan = scenario.plan(args.scenario.seed.unwrap_or(1))?;
+    scenario.has_its_faults(&plan)?;
+    let mut file = scenario.file(String::new(), plan);
     own_servers(&mut file, args, compose.as_deref())?;
     Ok(file)
 }

@@ -31,7 +31,7 @@ use self::{
 };
 use crate::{
     cli::{Format, SelftestArgs, SelftestTable},
-    exit::{Exit, Unusable, usage},
+    exit::{Exit, usage},
     explore::swarm::CorrectLock,
     report::{Terminal, print},
     run_dir::can_be_written,
@@ -55,9 +55,7 @@ const SEARCHES: u64 = 5;
 pub fn selftest(args: &SelftestArgs) -> anyhow::Result<Exit> {
     let jobs = args.jobs.or_else(|| thread::available_parallelism().ok().map(usize::from)).unwrap_or(1);
     let count = args.seeds.unwrap_or(if args.short { SEEDS_SHORT } else { SEEDS });
-    if count == 0 {
-        return Err(Unusable("--seeds: there must be at least one".into()).into());
-    }
+    counts_something(args)?;
     args.save.iter().try_for_each(|dir| can_be_written(dir))?;
     let seeds = Seeds { first: args.seed, count, jobs };
     let twins = Seeds { first: 0, count: (if args.short { TWINS_SHORT } else { TWINS }).min(count), jobs };
@@ -105,14 +103,38 @@ pub fn selftest(args: &SelftestArgs) -> anyhow::Result<Exit> {
             SwarmResult::all(&hunts, most, Seeds { first: 0, count, jobs }, &|found| terminal.progress(found))
                 .map_err(|e| anyhow!("swarms: {e}"))?;
     }
+    // Printed first: a full disk must not hide the tables. Saved also if nothing can be printed.
+    let printed = match args.format {
+        Format::Text => print(&report.text()),
+        Format::Json => print(&format!("{:#}\n", report.json())),
+    };
     if let Some(dir) = &args.save {
         report.save(dir)?;
     }
-    match args.format {
-        Format::Text => print(&report.text())?,
-        Format::Json => print(&format!("{:#}\n", report.json()))?,
-    }
+    printed?;
     Ok(report.exit())
+}
+
+/// Refuses a number of nothing, and a number that the only table does not have.
+fn counts_something(args: &SelftestArgs) -> anyhow::Result<()> {
+    use SelftestTable::{Locks, Pairs, Planted, Swarm};
+    // A first seed of 0 is the default.
+    let first = Some(args.seed).filter(|seed| *seed > 0);
+    let flags = [
+        ("seed", first, &[Locks, Pairs][..]),
+        ("seeds", args.seeds, &[Planted, Locks, Pairs][..]),
+        ("schedules", args.schedules, &[Swarm][..]),
+        ("searches", args.searches, &[Swarm][..]),
+    ];
+    for (flag, given, tables) in flags {
+        if given == Some(0) {
+            return Err(usage(flag, "there must be at least one"));
+        }
+        if given.is_some() && args.table.is_some_and(|only| !tables.contains(&only)) {
+            return Err(usage(flag, "has no effect on this table; leave the flag out"));
+        }
+    }
+    Ok(())
 }
 
 /// Runs each hunt on its own thread.

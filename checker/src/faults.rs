@@ -55,6 +55,15 @@ impl FaultRecord {
         Some((begun, self.delivered.map_or(until, |delivered| delivered.max(until))))
     }
 
+    /// Returns whether the fault may hit packets from one node to another. A fault that nobody planned names no links:
+    /// it may hit all links of its node.
+    pub fn hits(&self, plan: &Plan, id: FaultId, from: &NodeName, to: &NodeName) -> bool {
+        match plan.step(id) {
+            Some(step) => step.fault.hits(&self.node, from, to),
+            None => self.is_unplanned && (self.node == *from || self.node == *to),
+        }
+    }
+
     /// The missing proof of a fault that was requested: a fault that its target did not show proves nothing. A fault
     /// that missed its hold needs no proof. But the fault may have been on, so an `unproved` counts all the same.
     pub fn missing_proof(&self) -> Option<String> {

@@ -63,7 +63,7 @@ impl KeyLease {
     }
 
     /// The stamp after which the key was lost: a node that did a renewal had the key when the renewal was sent.
-    fn had_since(&self) -> Stamp {
+    pub fn had_since(&self) -> Stamp {
         // A renewal takes no time here: its two stamps are equal.
         if self.told.0 == self.told.1 { self.told.0.max(self.sent) } else { self.sent }
     }

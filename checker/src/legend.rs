@@ -290,7 +290,7 @@ pub const LEGEND: &[Term] = &[
     ),
     term(
         "cut-off",
-        "A deadlock at the end of a record that is too short, or not whole, to say whether it would have ended.",
+        "A deadlock at the end of a run or record that is too short, or not whole, to say whether it would have ended.",
     ),
     term(
         "patience",

@@ -208,7 +208,14 @@ impl Merge {
         }
         let (name, expected) = (&stream.name, stream.next_n);
         if stream.gone {
-            self.reasons.insert(format!("{name}: there are events after its end"));
+            let (why, is_cut) = (format!("{name}: there are events after its end"), stream.cut);
+            if is_cut {
+                // Nothing is inferred from what is missing after the last stamp of a process that was cut off.
+                self.reasons.insert(why);
+            } else {
+                // Other events may have been judged as if the process had done nothing more.
+                self.contradicts(record.seq, why);
+            }
             return false;
         }
         if record.at < stream.last {
@@ -268,7 +275,9 @@ impl Merge {
                 self.places.insert((boot_id.clone(), *time_namespace));
                 self.lives(i, Life::Running);
                 if self.swept.is_some_and(|swept| at <= swept) {
-                    self.reasons.insert(format!("{}: it started before events that had been judged", self.name(i)));
+                    // Those events were judged without what this process did meanwhile.
+                    let why = format!("nothing is judged: {} started before events that had been judged", self.name(i));
+                    self.contradiction.get_or_insert(why);
                 }
                 for earlier in self.of_same_node(i, |other, own| other < own) {
                     if self.streams[earlier].life == Life::Cut {

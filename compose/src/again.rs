@@ -97,6 +97,31 @@ impl DockerCluster<'_> {
         Err(failed(node, doing, "it has no process"))
     }
 
+    /// Changes a clock of the processes of `node`. A jump is not taken back from a right clock, which would be wrong
+    /// afterwards: a server whose container begins with a script may have loaded its program after the jump.
+    pub(crate) async fn change_clock(
+        &self,
+        node: &NodeName,
+        pid: i32,
+        clock: WhichClock,
+        change: ClockChange,
+    ) -> Result<(), ClusterError> {
+        if self.takes_back(node, change)
+            && let ClockAnswer::Ahead(ClocksAhead { wall_ns: 0, .. }) =
+                self.clocks(node, ClockRequest::Ahead { pid }).await?
+        {
+            return Ok(());
+        }
+        self.clocks(node, ClockRequest::Change { pid, clock, change }).await.map(drop)
+    }
+
+    /// Returns whether the change takes back a jump of `node`.
+    fn takes_back(&self, node: &NodeName, change: ClockChange) -> bool {
+        let ClockChange::JumpMs(by) = change else { return false };
+        let is_jump = |(_, on): &(WhichClock, ClockChange)| *on == ClockChange::JumpMs(-by);
+        self.on().clocks.get(node).is_some_and(|set| set.changes.iter().any(is_jump))
+    }
+
     async fn set_clocks_again(
         &self,
         node: &NodeName,
@@ -224,6 +249,27 @@ mod tests {
             cluster.again(&node).await.unwrap();
         }
         assert_eq!(agent.0.lock().len(), 1, "a second jump would add to the first one");
+    }
+
+    #[tokio::test]
+    async fn a_jump_is_not_taken_back_from_a_process_that_has_right_clocks() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = fake_engine::json(r#"{"State":{"Running":true,"Pid":7}}"#);
+        let engine = fake_engine::start(&dir, move |_| (Duration::ZERO, state.clone())).await;
+        let running = fake_engine::running(&engine).await;
+        let (jump, back) = (ClockChange::JumpMs(500), ClockChange::JumpMs(-500));
+        // The process was started again, and has loaded its program after the jump, or not.
+        for (on_process, expected) in [(Vec::new(), Vec::new()), (vec![jump], vec![jump, back])] {
+            let (agent, node) = (Double::default(), NodeName::new("worker-1"));
+            let cluster = DockerCluster::new(&running, &agent, 1);
+            let changes = vec![(WhichClock::Wall, jump)];
+            cluster.on().clocks.insert(node.clone(), SetClocks { changes, pid: 7 });
+            agent.0.lock().extend(on_process.into_iter().map(|change| (Instant::now(), change)));
+            cluster.set_clock(&node, WhichClock::Wall, back).await.unwrap();
+            let made: Vec<ClockChange> = agent.0.lock().iter().map(|(_, change)| *change).collect();
+            assert_eq!(made, expected);
+            assert!(cluster.on().clocks[&node].changes.is_empty(), "the fault is off");
+        }
     }
 
     /// An agent that notes the faults of links that it is to inject, each with its process.

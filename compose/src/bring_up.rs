@@ -88,6 +88,36 @@ pub async fn up(
     spec: &Spec,
     progress: Progress<'_>,
 ) -> Result<(Running, mpsc::Receiver<Output>), Error> {
+    let (nodes, binary) = prepare(engine, spec, progress).await?;
+    let started = start(engine, spec, nodes, binary, progress).await;
+    if started.is_err() {
+        match sweep::take_down(engine, &spec.run).await {
+            Ok(swept) => swept.stuck_networks().iter().for_each(|stuck| progress(stuck)),
+            Err(error) => {
+                let clean = if spec.keep { "harness clean --kept" } else { "harness clean" };
+                progress(&format!("could not remove what was started: {error}; `{clean}` will"));
+            }
+        }
+    }
+    started
+}
+
+/// As [`up`], but a failure leaves what was started: the caller tells the failure, and calls [`crate::take_down`].
+///
+/// # Errors
+/// The first problem that keeps a node from starting.
+pub async fn up_or_leave(
+    engine: &Engine,
+    spec: &Spec,
+    progress: Progress<'_>,
+) -> Result<(Running, mpsc::Receiver<Output>), Error> {
+    let (nodes, binary) = prepare(engine, spec, progress).await?;
+    start(engine, spec, nodes, binary, progress).await
+}
+
+/// Removes the leftovers of dead runs, and finds the images. Returns the nodes with their images, and the packed
+/// binary.
+async fn prepare(engine: &Engine, spec: &Spec, progress: Progress<'_>) -> Result<(Vec<(Node, Image)>, Bytes), Error> {
     spec.check()?;
     match sweep::sweep(engine).await {
         Ok(swept) => {
@@ -109,17 +139,7 @@ pub async fn up(
     let nodes = nodes_with_images(engine, spec, progress).await?;
     let packed = packing.await.unwrap_or_else(|ended| Err(std::io::Error::other(ended)));
     let binary = packed.map_err(|source| Error::Binary { path: spec.binary.clone(), source })?;
-    let started = start(engine, spec, nodes, binary, progress).await;
-    if started.is_err() {
-        match sweep::take_down(engine, &spec.run).await {
-            Ok(swept) => swept.stuck_networks().iter().for_each(|stuck| progress(stuck)),
-            Err(error) => {
-                let clean = if spec.keep { "harness clean --kept" } else { "harness clean" };
-                progress(&format!("could not remove what was started: {error}; `{clean}` will"));
-            }
-        }
-    }
-    started
+    Ok((nodes, binary))
 }
 
 /// Finds the images of a cluster, otherwise pulls or builds them, and starts nothing. Returns their ids by role.
@@ -299,7 +319,13 @@ async fn start_one(
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        sync::{Arc, Mutex},
+        time::Duration,
+    };
+
     use super::*;
+    use crate::fake_engine::{self, FAILED, json};
 
     fn spec() -> Spec {
         let command = |name: &str| vec![crate::BINARY.to_owned(), name.to_owned()];
@@ -329,6 +355,34 @@ mod tests {
             nodes,
             ["agent", "redis-1", "redis-2", "redis-3", "redis-4", "redis-5", "resource", "worker-1", "worker-2"]
         );
+    }
+
+    #[tokio::test]
+    async fn the_caller_learns_of_a_failed_start_before_anything_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let noted = Arc::clone(&asked);
+        let engine = fake_engine::start(&dir, move |request| {
+            noted.lock().unwrap().push(request.to_owned());
+            let reply = match request {
+                r if r.ends_with("/info") => json(r#"{"SystemTime":"2026-11-29T12:00:00Z"}"#),
+                r if r.ends_with("/networks/create") => FAILED.to_owned(),
+                r if r.contains("/images/") => json(r#"{"Id":"sha256:1"}"#),
+                r if r.contains("/volumes") => json(r#"{"Volumes":[]}"#),
+                _ => json("[]"),
+            };
+            (Duration::ZERO, reply)
+        })
+        .await;
+        let last = || asked.lock().unwrap().last().cloned().unwrap_or_default();
+        let binary = dir.path().join("binary");
+        fs::write(&binary, "binary").unwrap();
+        let spec = Spec { binary, ..spec() };
+        let error = up_or_leave(&engine, &spec, &|_| {}).await.unwrap_err().to_string();
+        assert!(error.contains("creating the network"), "{error}");
+        assert!(last().ends_with("/networks/create"), "{}", last());
+        up(&engine, &spec, &|_| {}).await.unwrap_err();
+        assert!(!last().ends_with("/networks/create"), "it looks for what is to be removed: {}", last());
     }
 
     #[test]

@@ -167,9 +167,11 @@ impl Cluster for DockerCluster<'_> {
                 let request = PacketRequest::Inject { fault, pid, what: what.clone() };
                 async move { self.packets(node, request).await.map(|()| pid) }
             };
+            // A probe meanwhile must tell a packet that is rejected already from a closed port.
+            self.on().coming.insert(fault, what.clone());
             // Somebody may restart the node meanwhile.
-            let pid = self.with_process(node, doing, inject).await?;
-            self.on().links.insert(fault, LinkFault { node: node.clone(), what, pid });
+            let injected = self.with_process(node, doing, inject).await;
+            self.on().comes(fault, LinkFault { node: node.clone(), what, pid: injected? });
             Ok(())
         })
     }
@@ -177,8 +179,9 @@ impl Cluster for DockerCluster<'_> {
     fn heal_links<'a>(&'a self, node: &'a NodeName, fault: FaultId) -> Doing<'a, ()> {
         Box::pin(async move {
             let _alone = self.member(node, "healing a fault of its links")?.control.lock().await;
-            self.on().links.remove(&fault);
-            self.packets(node, PacketRequest::Heal { fault }).await
+            let healed = self.packets(node, PacketRequest::Heal { fault }).await;
+            self.on().goes(fault);
+            healed
         })
     }
 
@@ -246,7 +249,7 @@ impl Cluster for DockerCluster<'_> {
             // A heal changes a clock back, so a process that has just been started must have the fault first.
             self.on().touched.insert(node.clone());
             let change_it = |pid| async move {
-                self.clocks(node, ClockRequest::Change { pid, clock, change }).await?;
+                self.change_clock(node, pid, clock, change).await?;
                 Ok(pid)
             };
             let pid = self.with_process(node, doing, change_it).await?;

@@ -48,7 +48,7 @@ mod watch;
 
 pub use archive::File;
 pub use binary::BINARY;
-pub use bring_up::{Spec, images, up};
+pub use bring_up::{Spec, images, up, up_or_leave};
 pub use changes::{Change, Unplanned};
 pub use engine::Engine;
 pub use error::Error;

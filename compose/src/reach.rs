@@ -65,10 +65,26 @@ pub(crate) struct SetClocks {
 #[derive(Default)]
 pub(crate) struct On {
     pub(crate) links: BTreeMap<FaultId, LinkFault>,
+    /// The faults of links that are being injected.
+    pub(crate) coming: BTreeMap<FaultId, PacketFault>,
     /// The active clock changes of each node.
     pub(crate) clocks: BTreeMap<NodeName, SetClocks>,
     /// The nodes that had a clock fault in this run.
     pub(crate) touched: BTreeSet<NodeName>,
+}
+
+impl On {
+    /// Notes that a fault of links is active.
+    pub(crate) fn comes(&mut self, fault: FaultId, link: LinkFault) {
+        self.coming.remove(&fault);
+        self.links.insert(fault, link);
+    }
+
+    /// Notes that a fault of links is healed, or was never active.
+    pub(crate) fn goes(&mut self, fault: FaultId) {
+        self.coming.remove(&fault);
+        self.links.remove(&fault);
+    }
 }
 
 impl<'a> DockerCluster<'a> {
@@ -164,10 +180,11 @@ impl<'a> DockerCluster<'a> {
         }))
     }
 
-    /// Returns whether a partition that rejects packets is active on any node.
+    /// Returns whether a partition that rejects packets is active on any node, or is being injected.
     pub(crate) fn rejects(&self) -> bool {
         let is_reject = |what: &PacketFault| matches!(what, PacketFault::Partition { cut: CutMode::Reject, .. });
-        self.on().links.values().any(|link| is_reject(&link.what))
+        let on = self.on();
+        on.links.values().map(|link| &link.what).chain(on.coming.values()).any(is_reject)
     }
 
     /// Returns the longest round trip of a probe under the active faults.
@@ -247,6 +264,10 @@ fn packet_seed(seed: u64, fault: FaultId) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use history::fault::Partition;
+    use nemesis::Cluster;
+    use tokio::time::timeout;
+
     use super::*;
     use crate::fake_engine;
 
@@ -280,6 +301,35 @@ mod tests {
             cluster.on().links.insert(FaultId(number), LinkFault { node, what, pid: 7 });
             assert_eq!(cluster.patience(), Duration::from_millis(round_trip_ms) + UNHELD, "{number} faults");
         }
+    }
+
+    /// An agent that is still at work.
+    struct Busy;
+
+    impl AgentPort for Busy {
+        fn order<'a>(&'a self, _: &'a NodeName, _: Order) -> Doing<'a, Answer> {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    #[tokio::test]
+    async fn packets_may_be_rejected_from_the_order_to_do_so_until_the_heal() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = fake_engine::json(r#"{"State":{"Running":true,"Pid":7}}"#);
+        let engine = fake_engine::start(&dir, move |_| (Duration::ZERO, state.clone())).await;
+        let running = fake_engine::running(&engine).await;
+        let node = NodeName::new("worker-1");
+        let cut = Fault::new(Partition { cut: CutMode::Reject }, Duration::from_secs(1));
+        let cut = cut.on_links(Direction::Both, Vec::new());
+        let cluster = DockerCluster::new(&running, &Busy, 1);
+        let injecting = cluster.inject_links(&node, FaultId(1), &cut);
+        assert!(timeout(Duration::from_millis(100), injecting).await.is_err());
+        assert!(cluster.rejects(), "the agent may have injected it already");
+        let cluster = DockerCluster::new(&running, &Busy, 1);
+        let what = PacketFault::Partition { links: Links::default(), cut: CutMode::Reject };
+        cluster.on().comes(FaultId(1), LinkFault { node: node.clone(), what, pid: 7 });
+        assert!(timeout(Duration::from_millis(100), cluster.heal_links(&node, FaultId(1))).await.is_err());
+        assert!(cluster.rejects(), "the agent may not have healed it yet");
     }
 
     #[test]

@@ -37,6 +37,27 @@ impl Clock for BootClock {
     }
 }
 
+/// The clock `CLOCK_MONOTONIC_RAW`, which no clock fault changes: for waits that are no deadlines of a lock. Sleeping
+/// needs a Tokio runtime with timers.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct RawClock;
+
+impl Clock for RawClock {
+    fn now(&self) -> Duration {
+        // The call fails only for a clock that the kernel does not have. This clock came with Linux 2.6.28.
+        clock_gettime(ClockId::CLOCK_MONOTONIC_RAW).expect("the kernel has CLOCK_MONOTONIC_RAW").into()
+    }
+
+    fn sleep_until(&self, at: Duration) -> Reply<()> {
+        Box::pin(async move {
+            // After a clock fault the timer may be early.
+            while let Some(left) = at.checked_sub(RawClock.now()).filter(|left| !left.is_zero()) {
+                tokio::time::sleep(left.min(LOOK_AGAIN)).await;
+            }
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
@@ -48,6 +69,9 @@ mod tests {
         let at = BootClock.now() + Duration::from_millis(3);
         BootClock.sleep_until(at).await;
         assert!(BootClock.now() >= at);
+        let at = RawClock.now() + Duration::from_millis(3);
+        RawClock.sleep_until(at).await;
+        assert!(RawClock.now() >= at);
     }
 
     /// Tokio's time passes at once here, and the clock does not change. So a sleep that looked only at its end would

@@ -153,10 +153,20 @@ impl Leases {
     }
 
     /// Forgets the leases of holds that were never released, and of abandoned attempts that were never cancelled.
+    /// Nobody removes such a key any more. In a session it would stay for as long as later attempts keep the lease, so
+    /// there are none.
     fn forget_expired(&self) {
         let now = self.clock.now();
         let until = |own: &KeyLease| own.counted_from.saturating_add(own.granted).saturating_add(FORGOTTEN_AFTER);
-        self.known.lock().retain(|_, own| now < until(own));
+        let mut forgotten = Vec::new();
+        self.known.lock().retain(|_, own| {
+            let is_known = now < until(own);
+            if !is_known {
+                forgotten.push(own.id);
+            }
+            is_known
+        });
+        forgotten.into_iter().for_each(|lease| self.store.relies_on_end(lease));
     }
 
     /// Takes `owner` out of the queue: deletes its key, if the revision is known, and revokes its lease. Either is
@@ -220,6 +230,7 @@ mod tests {
     use crate::{
         Etcd, EtcdServerLock,
         ports::{Lock, Unwatched},
+        shared_lease::SharedLease,
     };
 
     const LEASE: Duration = Duration::from_secs(2);
@@ -258,6 +269,21 @@ mod tests {
         fn send(&self, op: Op) -> Reply<StoreResult> {
             assert!(matches!(op, Op::Grant(_) | Op::KeepAlive(_)), "{op:?}");
             Box::pin(ready(Ok(StoreAnswer::Leased(LeaseId(1), LEASE))))
+        }
+    }
+
+    /// The same, which notes the requests.
+    #[derive(Default)]
+    struct Noting(Mutex<Vec<Op>>);
+
+    impl Store for Noting {
+        fn name(&self) -> &str {
+            "etcd"
+        }
+
+        fn send(&self, op: Op) -> Reply<StoreResult> {
+            self.0.lock().push(op.clone());
+            Granting.send(op)
         }
     }
 
@@ -328,5 +354,16 @@ mod tests {
             leases.grant(&Owner::new("b"), LEASE, &Unwatched).await.unwrap();
             assert_eq!(leases.of(&hold.owner).is_some(), is_known, "{at:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_session_with_a_forgotten_hold_takes_no_more_attempts() {
+        let (clock, store) = (Arc::new(Set::default()), Arc::new(Noting::default()));
+        let leases = Leases::new(Arc::new(SharedLease::new(store.clone())), clock.clone());
+        leases.grant(&hold().owner, LEASE, &Unwatched).await.unwrap();
+        *clock.0.lock() = LEASE + FORGOTTEN_AFTER;
+        // Nobody deletes the key of the first hold any more, so its lease must end.
+        leases.grant(&Owner::new("b"), LEASE, &Unwatched).await.unwrap();
+        assert_eq!(*store.0.lock(), [Op::Grant(LEASE), Op::Grant(LEASE)]);
     }
 }

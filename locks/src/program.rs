@@ -29,6 +29,7 @@ use std::{
 use tokio::sync::{Mutex, MutexGuard};
 
 use crate::{
+    clock::RawClock,
     hold::{Failure, FailureReason, Hold, Key, NodeAnswer, NodeAnswers, Outcome, Owner, Released, Renewed, Token},
     ports::{Cleanup, Clock, Lock, Operation, Round, Watch},
     servers::{ServerAddress, TokenSource},
@@ -67,7 +68,7 @@ pub struct Program {
     granted: parking_lot::Mutex<Granted>,
 }
 
-/// The holds that the running program has granted. Times are those of the client's clock.
+/// The holds that the running program has granted. Times are those of [`RawClock`]: no clock fault shortens them.
 #[derive(Default)]
 struct Granted {
     /// The latest end of the promise of each hold, until the hold is released or given up.
@@ -142,7 +143,7 @@ impl Program {
     async fn started(&self) -> Result<ProgramProcess, Broken> {
         let mut process = ProgramProcess::start(&self.command)?;
         let id = process.send(&self.init);
-        match process.answer(&self.init, id, INIT_WITHIN, &*self.clock).await? {
+        match process.answer(&self.init, id, INIT_WITHIN, &RawClock).await? {
             Answer::Done(_) => Ok(process),
             Answer::Failed { error, detail } => Err(Broken::NoInit { error: error.name(), detail }),
         }
@@ -150,6 +151,7 @@ impl Program {
 
     /// Makes sure that a program waits for a request.
     async fn ready(&self) -> Slot<'_> {
+        let asked = RawClock.now();
         let mut process = self.process.lock().await;
         let problem = match process.as_mut().map(ProgramProcess::look) {
             Some(Ok(())) => None,
@@ -163,7 +165,7 @@ impl Program {
             Some(_) => None,
             None => self.restart(&mut process, problem).await,
         };
-        Slot { process, problem }
+        Slot { process, problem, asked }
     }
 
     /// Starts a new program in the place of one that broke the protocol. Returns why that was not possible.
@@ -188,7 +190,7 @@ impl Program {
 
     /// Returns the time until the last promise of the running program has ended, in whole milliseconds.
     fn still_promised(&self) -> Duration {
-        let left = self.granted.lock().latest().saturating_sub(self.clock.now());
+        let left = self.granted.lock().latest().saturating_sub(RawClock.now());
         Duration::from_millis(millis(left.min(self.promise_wait_max)) + 1)
     }
 
@@ -225,7 +227,7 @@ impl Program {
         let id = process.send(request);
         watch.sent(round).await;
         let within = answer_within(lease).max(self.still_promised());
-        match process.answer(request, id, within, &*self.clock).await {
+        match process.answer(request, id, within, &RawClock).await {
             Ok(Answer::Done(done)) => {
                 watch.answered(round);
                 Ok(done)
@@ -258,7 +260,7 @@ impl Program {
             self.undo(&mut slot, release(key, &owner), lease, watch).await;
             return Err(failure(FailureReason::Validity, Outcome::Failed, NodeAnswer::Late));
         }
-        self.granted.lock().ends.insert(owner.clone(), validity::promise_end(sent, lease));
+        self.granted.lock().ends.insert(owner.clone(), validity::promise_end(slot.asked, lease));
         let token = done.token.map(Token).filter(|_| self.tokens != TokenSource::None);
         let answers = answered(NodeAnswer::Granted);
         Ok(Hold { key: key.clone(), owner, token, lease, sent, valid_until, answers })
@@ -292,14 +294,14 @@ impl Program {
         }
         let (key, owner) = (hold.key.as_str().into(), hold.owner.as_str().into());
         let request = Request::Renew { key, owner, lease_ms: millis(lease) };
-        let (_slot, sent, done) = self.ask_anew(&request, lease, Round::Renew, watch).await;
+        let (slot, sent, done) = self.ask_anew(&request, lease, Round::Renew, watch).await;
         let done = done.map_err(|failed| self.of_hold(hold, failed))?;
         let lease = done.lease_ms.map_or(lease, Duration::from_millis);
         let valid_until = valid_until(sent, lease, done);
         if self.clock.now() >= valid_until.min(hold.valid_until) {
             return Err(failure(FailureReason::Validity, Outcome::Failed, NodeAnswer::Late));
         }
-        self.granted.lock().renewed(&hold.owner, validity::promise_end(sent, lease));
+        self.granted.lock().renewed(&hold.owner, validity::promise_end(slot.asked, lease));
         if valid_until > hold.valid_until || done.lease_ms.is_some() || done.valid_ms.is_some() {
             (hold.sent, hold.lease, hold.valid_until) = (sent, lease, valid_until);
         }
@@ -326,6 +328,8 @@ struct Slot<'a> {
     process: MutexGuard<'a, Option<ProgramProcess>>,
     /// Why there is none.
     problem: Option<Broken>,
+    /// The time at which the operation asked for it, by [`RawClock`].
+    asked: Duration,
 }
 
 impl Lock for Program {
@@ -406,10 +410,10 @@ mod tests {
 
     const LEASE: Duration = Duration::from_secs(2);
 
-    /// The lock of a program that answers each request with `ok` and these fields. The program runs.
-    async fn started(fields: &str) -> Program {
+    /// The lock of a program that does `before`, and answers each request with `ok` and these fields. The program runs.
+    async fn started(before: &str, fields: &str) -> Program {
         let answer = format!(r#"printf '{{"id":%s,"ok":true{fields}}}\n' "${{id%%,*}}""#);
-        let script = format!("while read -r line; do id=${{line#*:}}; {answer}; done");
+        let script = format!("while read -r line; do id=${{line#*:}}; {before}{answer}; done");
         let words = ["bash", "-c", &script].map(str::to_owned).to_vec();
         let command = ProgramCommand { words, dir: None };
         let program = Program::new(command, &[], LEASE, TokenSource::None, Arc::new(BootClock)).unwrap();
@@ -423,14 +427,37 @@ mod tests {
 
     #[tokio::test]
     async fn a_hold_that_is_over_is_forgotten() {
-        let program = started("").await;
+        let program = started("", "").await;
         let (released, given_up) = (acquired(&program, "a").await, acquired(&program, "b").await);
         assert_eq!(program.granted.lock().ends.len(), 2);
+        let promised = program.granted.lock().latest();
         program.release(&released, &Unwatched).await.unwrap();
         program.gave_up(&given_up);
         assert!(program.granted.lock().ends.is_empty());
         // The client still relies on the promise of the hold that it has given up.
-        assert_eq!(program.granted.lock().latest(), given_up.valid_until);
+        assert_eq!(program.granted.lock().latest(), promised);
+    }
+
+    /// A clock that jumps ahead all the time.
+    struct Jumping(AtomicU64);
+
+    impl Clock for Jumping {
+        fn now(&self) -> Duration {
+            Duration::from_secs(3_600 * self.0.fetch_add(1, Ordering::Relaxed))
+        }
+
+        fn sleep_until(&self, _: Duration) -> crate::ports::Reply<()> {
+            crate::ports::replied()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_clock_fault_makes_no_program_late() {
+        let program = Program { clock: Arc::new(Jumping(AtomicU64::new(1))), ..started("sleep 0.2; ", "").await };
+        let hold = acquired(&program, "a").await;
+        assert!(program.still_promised() > Duration::from_millis(1), "the promise lasts as long as before");
+        program.release(&hold, &Unwatched).await.unwrap();
+        assert_eq!(program.restarts(), 0);
     }
 
     #[test]
@@ -452,13 +479,13 @@ mod tests {
         let (words, lease, clock) = (vec!["true".to_owned()], 2 * PROMISE_WAIT_MAX, Arc::new(BootClock));
         let command = ProgramCommand { words, dir: None };
         let program = Program::new(command, &[], lease, TokenSource::None, clock).unwrap();
-        program.granted.lock().ends.insert(Owner::new("a"), BootClock.now() + lease);
+        program.granted.lock().ends.insert(Owner::new("a"), RawClock.now() + lease);
         assert!(program.still_promised() > PROMISE_WAIT_MAX + PROMISE_WAIT_MAX / 2);
     }
 
     #[tokio::test]
     async fn no_promise_makes_the_harness_wait_for_ever() {
-        let program = started(r#","lease_ms":10000000000"#).await;
+        let program = started("", r#","lease_ms":10000000000"#).await;
         let mut hold = acquired(&program, "a").await;
         let (ended, longest) = (Duration::from_millis(1), PROMISE_WAIT_MAX + Duration::from_millis(1));
         assert_eq!(program.still_promised(), longest);

@@ -52,16 +52,16 @@ mod version;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use nix::time::{ClockId, clock_gettime};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::time;
 use zookeeper_client::{Acls, Client, CreateMode, Error, EventType, MultiWriteError};
 
 use crate::{
     answer::spawned,
+    clock::RawClock,
     hold::{Key, Owner, path_part},
     mode::Mode,
-    ports::{LeaseId, NodeError, Op, Reply, Revision, Store, StoreAnswer},
+    ports::{Clock, LeaseId, NodeError, Op, Reply, Revision, Store, StoreAnswer},
     servers::{Connected, Connecting, ServerAddress, Servers, ask_versions},
 };
 
@@ -415,10 +415,9 @@ impl Ensemble {
     }
 }
 
-/// Reads the clock `CLOCK_MONOTONIC_RAW`, which no clock fault changes.
+/// Reads the clock that no clock fault changes.
 fn raw_clock() -> Duration {
-    // The call fails only for a clock that the kernel does not have. This clock came with Linux 2.6.28.
-    clock_gettime(ClockId::CLOCK_MONOTONIC_RAW).expect("the kernel has CLOCK_MONOTONIC_RAW").into()
+    RawClock.now()
 }
 
 /// Orders a transaction that changes nothing, and tells whether the znode existed then. A mere read would be answered

@@ -16,6 +16,9 @@ const SLOW_ANSWERS: Duration = Duration::from_secs(90);
 const RETRANSMIT_MAX: Duration = Duration::from_secs(120);
 /// How many keys are read in the end. The admission log has all writes; these reads show that the log can be believed.
 const FINAL_READS_MAX: usize = 1_000;
+/// How much longer the final reads may take for each key: one read follows the other, and each waits for a disk, or for
+/// a store that writes the state of all keys.
+const FINAL_READ: Duration = Duration::from_millis(250);
 
 /// A phase of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,10 +119,11 @@ impl Controller<'_> {
         // One worker reads all keys.
         self.begin(Phase::FinalReads);
         let mut keys: Vec<Key> = self.plan.workload.keys().take(FINAL_READS_MAX).collect();
+        let patience = SLOW_ANSWERS + FINAL_READ * keys.len() as u32;
         for worker in &workers {
             self.processes.finish(worker, std::mem::take(&mut keys)).await?;
         }
-        self.until(Phase::FinalReads, SLOW_ANSWERS, &workers, Progress::Finished).await?;
+        self.until(Phase::FinalReads, patience, &workers, Progress::Finished).await?;
 
         // The agent ends last: it stamps what happens to the others.
         self.begin(Phase::End);
@@ -231,6 +235,8 @@ mod tests {
         connects_after: Duration,
         /// The time from the command to stop until a worker has ended its critical sections.
         drains_after: Duration,
+        /// The time that the final reads take.
+        reads_for: Duration,
     }
 
     fn done<'a>() -> Doing<'a, ()> {
@@ -335,7 +341,11 @@ mod tests {
             let keys: Vec<&str> = keys.iter().map(Key::as_str).collect();
             self.said.lock().push(format!("finish {node} [{}]", keys.join(" ")));
             let process = self.live_view.look(|view| view.process(node)).expect("a process");
-            self.reports(process.as_str(), Event::Finished);
+            if keys.is_empty() || self.reads_for.is_zero() {
+                self.reports(process.as_str(), Event::Finished);
+            } else {
+                self.reports_later(process.as_str(), self.reads_for, Event::Finished);
+            }
             done()
         }
     }
@@ -398,6 +408,24 @@ mod tests {
             let late = drains(renew_for, granted, longest + ms(1)).unwrap_err();
             let ControllerError::Late { phase, within, .. } = &late else { panic!("{late}") };
             assert_eq!((*phase, *within), (Phase::Drain, longest));
+        }
+    }
+
+    #[test]
+    fn the_final_reads_may_take_longer_for_more_keys() {
+        let reads = |keys: u32, reads_for| {
+            let mut plan = plan(Vec::new());
+            plan.workload.keys = keys;
+            Slow { drains_after: SECOND, reads_for, ..Slow::default() }.run(&plan)
+        };
+        let ms = Duration::from_millis(1);
+        // No more keys are read than the most.
+        for (keys, seconds) in [(4, 91), (1_000, 340), (2_000, 340)] {
+            let longest = SECOND * seconds;
+            reads(keys, longest - ms).unwrap();
+            let late = reads(keys, longest + ms).unwrap_err();
+            let ControllerError::Late { phase, within, missing } = &late else { panic!("{late}") };
+            assert_eq!((*phase, *within, missing.as_str()), (Phase::FinalReads, longest, "worker-1"));
         }
     }
 

@@ -31,6 +31,11 @@ pub trait Answers: Send + Sync {
         unexpected("killing")
     }
 
+    /// Returns the reason why the engine refuses a kill; none, if it carries the kill out.
+    fn refuses_kill(&self) -> Option<&'static str> {
+        None
+    }
+
     fn start(&self) {
         unexpected("starting")
     }
@@ -123,6 +128,11 @@ pub trait Answers: Send + Sync {
         unexpected("letting a client go")
     }
 
+    /// Returns the reason why the order to let a client go does not reach the client; none, if it does.
+    fn refuses_to_let_go(&self) -> Option<&'static str> {
+        None
+    }
+
     fn sleep(&self, _lasting: Duration) {
         unexpected("waiting")
     }
@@ -175,7 +185,11 @@ impl<A: Answers> Cluster for Double<A> {
         done(false)
     }
 
-    fn kill<'a>(&'a self, _: &'a NodeName) -> Doing<'a, ()> {
+    fn kill<'a>(&'a self, node: &'a NodeName) -> Doing<'a, ()> {
+        if let Some(why) = self.0.refuses_kill() {
+            let error = ClusterError { node: node.clone(), doing: "killing", why: why.into() };
+            return Box::pin(ready(Err(error)));
+        }
         self.0.kill();
         done(())
     }
@@ -274,6 +288,10 @@ impl<A: Answers> Control for Double<A> {
 
     fn let_go<'a>(&'a self, _: ClientId) -> Doing<'a, ()> {
         self.0.let_go();
+        if let Some(why) = self.0.refuses_to_let_go() {
+            let error = ClusterError { node: "worker-1".into(), doing: "letting a client go", why: why.into() };
+            return Box::pin(ready(Err(error)));
+        }
         done(())
     }
 

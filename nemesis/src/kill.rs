@@ -86,6 +86,10 @@ async fn restart(injection: &Injection<'_>, back_after: Duration, data: Data) ->
     if injected.is_ok() {
         injection.stamp(FaultPhase::Injected).await?;
         injection.control.sleep(back_after).await?;
+    } else if injection.waiting.is_some() && injection.cluster.is_running(&injection.node).await.unwrap_or(false) {
+        // A client that waits for the kill would wait until its lease is over. An engine that has not answered in time
+        // may have killed the process all the same, and nobody can reach the client then.
+        let _ = injection.let_go().await;
     }
     injection.stamp(FaultPhase::HealRequested).await?;
     injection.cluster.start(&injection.node, data).await?;
@@ -203,7 +207,9 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use futures::executor::block_on;
-    use history::{Event, Fault, FaultId, HoldId, Models, Persistence, Plan, Stamp, Step, Target, Until, When};
+    use history::{
+        ClientId, Event, Fault, FaultId, HoldId, Models, Persistence, Plan, Point, Stamp, Step, Target, Until, When,
+    };
     use parking_lot::Mutex;
 
     use super::*;
@@ -277,6 +283,61 @@ mod tests {
         sees(&restarted.live_view, "worker-1", Stamp(5), Event::Release { hold: HoldId(7) });
         let proved = FaultPhase::Proved { from: Stamp(5), to: Stamp(9) };
         assert_eq!(killed(restarted)[4..], [proved, FaultPhase::MissedTarget, FaultPhase::HealProved]);
+    }
+
+    /// The engine refuses the kill of worker-1, which has a client that waits for it. Notes the released points.
+    #[derive(Default)]
+    struct Refused {
+        is_down: bool,
+        /// True if the process ends just then.
+        is_ending: bool,
+        released: Mutex<Vec<Point>>,
+    }
+
+    impl Answers for Refused {
+        fn refuses_kill(&self) -> Option<&'static str> {
+            Some("no such process")
+        }
+
+        fn start(&self) {}
+
+        fn is_running(&self) -> bool {
+            !self.is_down
+        }
+
+        fn stamp(&self, event: Event) -> Stamp {
+            if let Event::PointReleased { point, .. } = event {
+                self.released.lock().push(point);
+            }
+            Stamp(1)
+        }
+
+        fn let_go(&self) {}
+
+        fn refuses_to_let_go(&self) -> Option<&'static str> {
+            self.is_ending.then_some("the process takes no more input")
+        }
+
+        fn sleep(&self, _: Duration) {}
+    }
+
+    #[test]
+    fn a_client_does_not_wait_for_a_kill_that_the_engine_refuses() {
+        let before_write = || vec![Point::BeforeWrite];
+        for (is_down, is_ending, released) in
+            [(false, false, before_write()), (false, true, before_write()), (true, false, Vec::new())]
+        {
+            let refused = Refused { is_down, is_ending, ..Refused::default() };
+            let (double, live_view) = (Double(refused), LiveView::new());
+            starts(&live_view, "worker-1", Stamp(0));
+            let (target, when) = (Target::Node("worker-1".into()), When::AtPoint(Point::BeforeWrite));
+            let step = Step { id: FaultId(1), fault: Fault::new(Kill {}, SECOND), target, when };
+            let plan = tests::plan([(); 2].map(|()| (Until::Time, Duration::ZERO)));
+            let injection = double.injection(&live_view, &plan, &step, "worker-1".into());
+            let waiting = Some((ClientId(0), Point::BeforeWrite));
+            block_on(driver::inject(&Injection { waiting, ..injection })).unwrap();
+            assert_eq!(*double.0.released.lock(), released, "down: {is_down}, ending: {is_ending}");
+        }
     }
 
     /// A server and its engine. Notes the phases of the fault.

@@ -285,16 +285,16 @@ impl View {
         self.former.iter().rev().find(|(p, _)| p == process).map(|(_, last)| *last)
     }
 
-    /// Returns the stall of `process` with the longest part after `after`.
-    pub fn stall(&self, process: &ProcessName, after: Stamp) -> Option<(Stamp, Stamp)> {
-        let mine = self.stalls.iter().filter(|(p, _, to)| p == process && *to > after);
+    /// Returns the stall of `process` with the longest part after `after`, of those that began before `before`.
+    pub fn stall(&self, process: &ProcessName, (after, before): (Stamp, Stamp)) -> Option<(Stamp, Stamp)> {
+        let mine = self.stalls.iter().filter(|(p, from, to)| p == process && *to > after && *from < before);
         mine.map(|(_, from, to)| (*from, *to)).max_by_key(|(from, to)| to.since((*from).max(after)))
     }
 
-    /// Returns the longest stall of `process` that overlaps with this span.
+    /// Returns the longest stall of `process` that overlaps with this span, without its part before the span.
     pub fn stall_within(&self, process: &ProcessName, (from, to): (Stamp, Stamp)) -> Option<(Stamp, Stamp)> {
         let mine = self.stalls.iter().filter(|(p, since, until)| p == process && *until > from && *since < to);
-        mine.map(|(_, from, to)| (*from, *to)).max_by_key(|(from, to)| to.since(*from))
+        mine.map(|(_, since, until)| ((*since).max(from), *until)).max_by_key(|(from, to)| to.since(*from))
     }
 }
 

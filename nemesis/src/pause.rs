@@ -108,10 +108,11 @@ async fn freeze_for(injection: &Injection<'_>, mode: FreezeMode, lasting: Durati
     let healed = injection.stamp(FaultPhase::Healed).await?;
 
     let least = lasting.mul_f64(PROVED_FROM);
-    // Somebody else may have frozen the target before: the time before the request is not of this fault.
-    let gap = |view: &crate::View| {
-        view.stall(&process, requested).filter(|(from, to)| to.since((*from).max(requested)) >= least)
-    };
+    // Somebody else may have frozen the target before, and the machine may stand still after a pause that the engine
+    // refused: the time before the request is not of this fault, and no stall that begins after the heal is.
+    let span = (requested, healed);
+    let gap =
+        |view: &crate::View| view.stall(&process, span).filter(|(from, to)| to.since((*from).max(requested)) >= least);
     match injection.live_view.within(injection.control, PROOF, gap).await {
         Some((from, to)) => {
             injection.stamp(FaultPhase::Proved { from, to }).await?;
@@ -120,7 +121,7 @@ async fn freeze_for(injection: &Injection<'_>, mode: FreezeMode, lasting: Durati
         None => {
             let longest = injection
                 .live_view
-                .look(|view| view.stall(&process, requested))
+                .look(|view| view.stall(&process, span))
                 .map_or(0, |(f, t)| t.since(f.max(requested)).as_millis());
             let engine = injected.err().map(|e| format!("; the engine said: {e}")).unwrap_or_default();
             let why = format!(
@@ -300,6 +301,18 @@ mod tests {
         let (phases, _) = paused("worker-1", engine);
         let is_unproved = |phase: &FaultPhase| match phase {
             FaultPhase::Unproved { why } => why.contains("longest seen: 2000 ms; the engine said: "),
+            _ => false,
+        };
+        assert!(phases.iter().any(is_unproved), "{phases:?}");
+    }
+
+    #[test]
+    fn a_stall_after_a_pause_that_the_engine_refused_does_not_prove_it() {
+        // The heal is at 13 s.
+        let engine = Engine { fails: true, thawing: vec![(20, stall(15, 20))], ..Engine::new() };
+        let (phases, _) = paused("worker-1", engine);
+        let is_unproved = |phase: &FaultPhase| match phase {
+            FaultPhase::Unproved { why } => why.contains("longest seen: 0 ms; the engine said: "),
             _ => false,
         };
         assert!(phases.iter().any(is_unproved), "{phases:?}");

@@ -5,9 +5,11 @@
 //! less than its quota is not delayed, and the proof must show a delay.
 //!
 //! One of the run's own processes proves the fault by a late tick: the delay is at least half of the idle part of a
-//! period. A server reports no ticks. Its healthcheck runs in its container and uses the same quota. Either the kernel
-//! has held the container back for at least as long during the fault, by its own count, or the healthcheck takes at
-//! least twice as long as before the fault. (On a busy machine it takes long before the fault, too.) If nobody counts,
+//! period. The time before the fault does not count.
+//!
+//! A server reports no ticks. Its healthcheck runs in its container and uses the same quota. Either the kernel has held
+//! the container back for at least as long during the fault, by its own count, or the healthcheck takes at least twice
+//! as long as before the fault. (On a busy machine it takes long before the fault, too.) If nobody counts,
 //! and there was no answer before the fault, the fault is not proved. Without such an answer any answer after the heal
 //! proves the heal.
 

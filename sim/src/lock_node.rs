@@ -38,7 +38,7 @@ impl Node for LockNode {
         }
         let rounds = rounds_of_step(&step);
         self.world.leaves(worker, |open| rounds.is_empty() || open.is_open(rounds), || format!("{step:?}"));
-        self.world.asks(worker, acquires(&step));
+        self.world.asks(worker, acquires(&step), None);
         let sent = Arc::new(SentStep { step, worker, node, slot: ThreadBound::default() });
         self.world.send_message(worker, node, Message::new(sent.clone()));
         Box::pin(StepReply(sent))

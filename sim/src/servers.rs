@@ -103,7 +103,9 @@ impl Servers {
         whose: impl Fn(&Owner) -> Option<HoldId>,
     ) -> Vec<HoldId> {
         if let Some(store) = &self.store {
-            return lock(store).holders(key).filter_map(whose).collect();
+            // etcd's own Lock service makes the key, and names it after the lease.
+            let hold = |(owner, lease): (&Owner, Option<&Owner>)| whose(owner).or_else(|| lease.and_then(&whose));
+            return lock(store).holders(key).filter_map(hold).collect();
         }
         let mut found: Vec<(HoldId, usize)> = Vec::new();
         for (node, server) in self.nodes.iter().enumerate() {

@@ -65,11 +65,12 @@ impl StoreCluster {
         }
     }
 
-    /// The truth: the owners of the keys in the queue that no older key conflicts with. The name is given with the
-    /// lease and not with the key, because an attempt requests its lease as it begins, but its key only after other
-    /// clients of its worker may have begun attempts.
-    pub fn holders(&self, key: &Key) -> impl Iterator<Item = &Owner> {
-        self.model.holders(key).filter_map(|(_, _, lease)| self.grantees.get(&lease))
+    /// The truth: the owners of the keys in the queue that no older key conflicts with, each with the name of its
+    /// lease. This name is given with the lease and not with the key, because an attempt requests its lease as it
+    /// begins, but its key only after other clients of its worker may have begun attempts. In a session, many owners
+    /// share a lease.
+    pub fn holders(&self, key: &Key) -> impl Iterator<Item = (&Owner, Option<&Owner>)> {
+        self.model.holders(key).map(|(_, owner, lease)| (owner, self.grantees.get(&lease)))
     }
 
     /// Makes a name for the sender of a request for a lease. No attempt draws such an owner value.

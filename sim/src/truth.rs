@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use history::{Event, HoldId, Key, Mode, Stamp};
+use history::{ClientId, Event, HoldId, Key, Mode, Stamp};
 use locks::Owner;
 use rustc_hash::FxHashMap;
 
@@ -81,6 +81,7 @@ pub struct Truth {
 #[derive(Debug, Clone)]
 struct Attempt {
     process: Process,
+    client: ClientId,
     key: Key,
     mode: Mode,
     above: Option<HoldId>,
@@ -93,6 +94,8 @@ pub(crate) struct TruthRecorder {
     pub truth: Truth,
     /// The last attempt that each process has begun.
     begun: BTreeMap<Process, HoldId>,
+    /// The last attempt that each client has begun.
+    begun_by: BTreeMap<ClientId, HoldId>,
     attempts: FxHashMap<HoldId, Attempt>,
     owners: FxHashMap<Owner, HoldId>,
     claimed: FxHashMap<HoldId, usize>,
@@ -104,12 +107,21 @@ pub(crate) struct TruthRecorder {
 
 impl TruthRecorder {
     /// Notes that a process requests a lock for `owner`, which belongs to the attempt that the process has just begun.
+    /// Under the lease of `grantee`, `owner` belongs to the last attempt of that client: in a session, the lease is one
+    /// that an earlier attempt requested.
     #[inline(never)]
-    pub fn asks(&mut self, process: Process, owner: &Owner) {
-        if let Some(attempt) = self.begun.get(&process)
+    pub fn asks(&mut self, process: Process, owner: &Owner, grantee: Option<&Owner>) {
+        let attempt = match grantee {
+            None => self.begun.get(&process),
+            Some(grantee) => {
+                let first = self.whose(grantee).and_then(|first| self.attempts.get(&first));
+                first.and_then(|first| self.begun_by.get(&first.client))
+            }
+        };
+        if let Some(attempt) = attempt.copied()
             && !self.owners.contains_key(owner)
         {
-            self.owners.insert(owner.clone(), *attempt);
+            self.owners.insert(owner.clone(), attempt);
         }
     }
 
@@ -126,10 +138,11 @@ impl TruthRecorder {
     /// Takes an event of a process. `owners` looks up the owners of a key.
     pub fn see(&mut self, process: Process, at: Stamp, event: &Event, owners: impl FnOnce(&Self, &Key) -> Vec<HoldId>) {
         match event {
-            Event::Acquire { attempt, key, mode, above, .. } => {
+            Event::Acquire { client, attempt, key, mode, above, .. } => {
                 self.begun.insert(process, *attempt);
-                let (key, mode, above) = (key.clone(), *mode, *above);
-                self.attempts.insert(*attempt, Attempt { process, key, mode, above, sent: at });
+                self.begun_by.insert(*client, *attempt);
+                let (client, key, mode, above) = (*client, key.clone(), *mode, *above);
+                self.attempts.insert(*attempt, Attempt { process, client, key, mode, above, sent: at });
             }
             Event::Acquired { attempt, token, promised_from, .. } => {
                 let Some(Attempt { key, mode, sent, .. }) = self.attempts.get(attempt).cloned() else { return };
@@ -181,8 +194,6 @@ impl TruthRecorder {
 
 #[cfg(test)]
 mod tests {
-    use history::ClientId;
-
     use super::*;
 
     #[test]
@@ -199,5 +210,29 @@ mod tests {
         see(5, Event::LossNoticed { hold });
         see(9, Event::Release { hold });
         assert_eq!(recorder.truth.claims[0].ended, Some(Stamp(5)));
+    }
+
+    #[test]
+    fn a_key_under_the_lease_of_an_earlier_attempt_belongs_to_the_last_attempt_of_its_client() {
+        let mut recorder = TruthRecorder::default();
+        let begins = |recorder: &mut TruthRecorder, client, attempt| {
+            let (client, attempt, key, intended) = (ClientId(client), HoldId(attempt), Key::numbered(0), Stamp(1));
+            let event = Event::Acquire { client, attempt, key, intended, mode: Mode::Write, above: None };
+            recorder.see(0, Stamp(1), &event, |_, _| Vec::new());
+        };
+        let leases = ["lease of client 0", "lease of client 1"].map(Owner::new);
+        begins(&mut recorder, 0, 1);
+        recorder.asks(0, &leases[0], None);
+        begins(&mut recorder, 1, 2);
+        recorder.asks(0, &leases[1], None);
+        recorder.asks(0, &Owner::new("a"), Some(&leases[0]));
+        begins(&mut recorder, 0, 3);
+        begins(&mut recorder, 1, 4);
+        recorder.asks(0, &Owner::new("b"), Some(&leases[0]));
+        // The first key is requested again, and nobody knows this lease.
+        recorder.asks(0, &Owner::new("a"), Some(&leases[0]));
+        recorder.asks(0, &Owner::new("c"), Some(&Owner::new("unknown")));
+        let whose = ["a", "b", "c"].map(|name| recorder.whose(&Owner::new(name)));
+        assert_eq!(whose, [Some(HoldId(1)), Some(HoldId(3)), None]);
     }
 }

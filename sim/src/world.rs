@@ -1,9 +1,10 @@
 //! The world of a simulation: nodes with processes and clocks, and the recorder. `world/network.rs` is the network,
-//! `world/run.rs` the event loop.
+//! `world/run.rs` the event loop, `world/witness.rs` the witness of the truth.
 
 mod network;
 mod periodic;
 mod run;
+mod witness;
 
 use std::{
     collections::VecDeque,
@@ -14,8 +15,7 @@ use std::{
     time::Duration,
 };
 
-use history::{Event, HoldId, NodeName, Plan, ProcessName, Record, Role, STALL_FROM, StallCause, Stamp};
-use locks::Owner;
+use history::{Event, NodeName, Plan, ProcessName, Record, Role, STALL_FROM, StallCause, Stamp};
 use nemesis::{Controller, LiveView, Recorder};
 use rand::Rng;
 use rustc_hash::FxHashMap;
@@ -30,7 +30,7 @@ use crate::{
     periodic_faults::PeriodicFaults,
     servers::Servers,
     thread_bound::{ThreadBound, lock},
-    truth::{Act, Truth, TruthRecorder},
+    truth::TruthRecorder,
 };
 
 /// The number of records that are handed over at a time.
@@ -295,62 +295,6 @@ impl World {
     pub fn hand_over(&self, reader: &mut dyn FnMut(Record)) {
         self.is_batch_full.store(false, Relaxed);
         lock(&self.state).recorder.drain().for_each(reader);
-    }
-
-    // ---- the truth
-
-    fn owners(&self, witness: &TruthRecorder, key: &history::Key) -> Vec<HoldId> {
-        let key = locks::Key::new(key.as_str());
-        self.servers.owners(&key, |node| self.lease_clock(node), |owner| witness.whose(owner))
-    }
-
-    /// Notes that `process` requests a lock for `owner`. Inline, as is [`World::look_at_owners`]: most runs gather no
-    /// truth, and a call would cost more than the check.
-    #[inline]
-    pub fn asks(&self, process: Process, owner: Option<&Owner>) {
-        if let (Some(witness), Some(owner)) = (&self.witness, owner) {
-            lock(witness).asks(process, owner);
-        }
-    }
-
-    /// Notes the arrival of a request at the resource.
-    pub fn acts(&self, hold: HoldId, number: u64, is_write: bool) {
-        let Some(witness) = &self.witness else { return };
-        let (mut witness, at, mut next) = (lock(witness), self.executor.now(), Some(hold));
-        while let Some((hold, (key, above))) = next.and_then(|hold| Some((hold, witness.lock_of(hold)?))) {
-            let owns = self.owners(&witness, &key).contains(&hold);
-            witness.truth.acts.push(Act { hold, key, number, at, is_write, owns });
-            next = above;
-        }
-    }
-
-    /// Removes the acts that a restart of the resource lost: those above the largest number on its disk.
-    pub fn acts_undone(&self, durable: u64) {
-        if let Some(witness) = &self.witness {
-            lock(witness).truth.acts.retain(|act| act.number <= durable);
-        }
-    }
-
-    /// Notes who owns each key now, after a server has changed its state.
-    #[inline]
-    pub fn look_at_owners(&self) {
-        if let Some(witness) = &self.witness {
-            self.note_owners(witness);
-        }
-    }
-
-    fn note_owners(&self, witness: &ThreadBound<TruthRecorder>) {
-        let now = self.executor.now();
-        for key in self.plan.workload.keys() {
-            let mut witness = lock(witness);
-            let owners = self.owners(&witness, &key);
-            witness.owned(&key, now, owners);
-        }
-    }
-
-    /// The truth so far, if gathered.
-    pub fn truth(&self) -> Option<Truth> {
-        self.witness.as_ref().map(|witness| lock(witness).truth.clone())
     }
 
     // ---- processes

@@ -192,13 +192,17 @@ fn faults() -> String {
         "Faults, comma-separated: `none`, or KIND[:TARGET][:LINKS][@WHEN][+DURATION], for example \
          `pause@before-write+5s`. KIND is {}. TARGET is holder (default of {}), \
          any-lock-node (default of {}), any-worker, leader, {}, or the name of a node. LINKS is for {}: in, out or \
-         one-way; lock-nodes, workers or resource; reject. WHEN is a time, or a protocol point: {}",
+         one-way; lock-nodes, workers or resource; reject. WHEN is a time, or a protocol point: {}. \
+         Only clients with `--client checking` come to `{}`, and only those with `--tokens two-phase` or \
+         `two-phase-fast` to `{}`",
         names(FaultKind::ALL.to_vec()),
         names(of_holder),
         names(of_node),
         list(nemesis::Group::ALL.map(nemesis::Group::name)),
         names(of_links),
         list(Point::ALL.map(Point::name)),
+        Point::AfterCheck,
+        Point::AfterWriteBack,
     )
 }
 

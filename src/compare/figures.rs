@@ -1,6 +1,6 @@
 //! The figures of one run that are compared.
 
-use checker::{Figure, Verdict};
+use checker::{Figure, Verdict, WindowKind};
 use history::{ClusterKind, Plan};
 
 use crate::judge::Judged;
@@ -17,8 +17,8 @@ pub struct Number {
 /// The numbers that are compared.
 pub const NUMBERS: [Number; 7] = [
     Number { name: "windows", unit: "", of: |run| number(run, "lock.windows") },
-    Number { name: "longest overlap", unit: " ms", of: |run| longest(run, "lock.overlap_ms_max") },
-    Number { name: "longest staleness", unit: " ms", of: |run| longest(run, "lock.staleness_ms_max") },
+    Number { name: "longest overlap", unit: " ms", of: |run| longest(run, "lock.overlap_ms_max", has_two_holders) },
+    Number { name: "longest staleness", unit: " ms", of: |run| longest(run, "lock.staleness_ms_max", is_stale) },
     Number { name: "lost updates on off", unit: "", of: |run| number(run, "off.data.lost_updates") },
     Number { name: "holds", unit: "", of: |run| number(run, "facts.holds") },
     Number { name: "time to acquire, p50", unit: " ms", of: |run| run.measures.acquire_ms(0.5) },
@@ -56,9 +56,18 @@ fn number(run: &Judged, path: &str) -> Option<f64> {
     }
 }
 
-/// The length of a run's longest window; none without windows.
-fn longest(run: &Judged, path: &str) -> Option<f64> {
-    number(run, path).filter(|length| *length > 0.0)
+/// The length of a run's longest window of some kinds; none without such a window. A window may be 0 ms long.
+fn longest(run: &Judged, path: &str, is_of: fn(WindowKind) -> bool) -> Option<f64> {
+    let has_one = run.verdicts.lock()?.windows.iter().any(|window| is_of(window.kind));
+    number(run, path).filter(|_| has_one)
+}
+
+fn has_two_holders(kind: WindowKind) -> bool {
+    kind != WindowKind::CutShort
+}
+
+fn is_stale(kind: WindowKind) -> bool {
+    kind == WindowKind::StaleHolder
 }
 
 #[cfg(test)]
@@ -74,12 +83,16 @@ mod tests {
     #[test]
     fn a_run_without_windows_of_a_kind_has_no_longest_one() {
         let of = |name: &str| {
-            let [windows, overlap, staleness, ..] = Figures::of(&run(name)).numbers;
+            let mut run = run(name);
+            run.verdicts.reasons.clear();
+            let [windows, overlap, staleness, ..] = Figures::of(&run).numbers;
             (windows, overlap.is_some(), staleness)
         };
         assert_eq!(of("none"), (Some(0.0), false, None));
         assert_eq!(of("forgets-nx"), (Some(1.0), true, None), "two leases overlap, and no holder is stale");
         assert_eq!(of("kleppmann-pause"), (Some(1.0), true, Some(3_051.0)));
+        assert!(of("killed-at-once").1, "a window of 0 ms is a window");
+        assert!(!of("cut-short").1, "a hold that was cut short has no second holder");
     }
 
     #[test]

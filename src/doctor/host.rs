@@ -1,6 +1,10 @@
 //! The machine itself: binary, tools, disk and memory.
 
-use std::{fs, path::Path};
+use std::{
+    ffi::OsStr,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use nix::sys::statvfs::statvfs;
 
@@ -11,7 +15,7 @@ const GIB: u64 = 1 << 30;
 /// Returns the findings that need no engine.
 pub fn findings(runs: &Path) -> Vec<Finding> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let has = |tool: &str| std::env::split_paths(&path).any(|dir| dir.join(tool).is_file());
+    let has = |tool: &str| is_in(&path, tool);
     let missing = |tools: &[&str]| -> Vec<String> {
         tools.iter().filter(|tool| !has(tool)).map(|tool| (*tool).to_owned()).collect()
     };
@@ -28,6 +32,12 @@ pub fn findings(runs: &Path) -> Vec<Finding> {
         disk("temporary disk", &std::env::temp_dir(), GIB),
         memory(fs::read_to_string("/proc/meminfo").unwrap_or_default().as_str()),
     ]
+}
+
+/// Returns whether a directory of `path`, or one of those that only root has in its path, has the tool.
+fn is_in(path: &OsStr, tool: &str) -> bool {
+    let of_root = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from);
+    std::env::split_paths(path).chain(of_root).any(|dir| dir.join(tool).is_file())
 }
 
 fn binary() -> Finding {
@@ -92,6 +102,14 @@ mod tests {
         assert!(!is_failure(&memory("MemTotal: 9 kB\nMemAvailable:    2097152 kB\n")));
         assert!(is_failure(&memory("MemAvailable:    1000 kB\n")));
         assert!(matches!(memory("").outcome, Outcome::NotTried { .. }));
+    }
+
+    #[test]
+    fn a_tool_of_root_is_found_although_a_user_has_its_directory_not_in_the_path() {
+        let path = OsStr::new("/usr/local/bin:/usr/bin:/bin");
+        // Every Debian machine has it in /sbin.
+        assert!(is_in(path, "ldconfig"));
+        assert!(!is_in(path, "no-such-tool"));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use checker::{Verdicts, WindowKind};
+use checker::{Verdict, Verdicts, WindowKind};
 use history::{ClusterKind, MadeBy};
 use serde::{Deserialize, Serialize};
 
@@ -37,9 +37,10 @@ pub struct Series {
 pub struct Measurement {
     /// The length of the fault, in leases.
     pub ratio: f64,
-    /// Runs whose fault is proved and hit its target. Only these runs count.
+    /// Runs whose fault is proved and hit its target, and whose lock was judged. Only these runs count.
     pub runs: u64,
-    /// Runs that do not count: the fault is not proved or missed its target, or the record is incomplete.
+    /// Runs that do not count: the fault is not proved or missed its target, the record is incomplete, or `lock` is
+    /// inconclusive.
     pub left_out: u64,
     /// Runs with a double-holder window.
     pub windows: u64,
@@ -60,7 +61,9 @@ impl Measurement {
     pub fn add(&mut self, verdicts: &Verdicts) {
         let facts = &verdicts.facts;
         let is_whole = verdicts.reasons.is_empty() && facts.faults_proved == 1 && facts.missed_target == 0;
-        let (true, Some(lock)) = (is_whole, verdicts.lock()) else {
+        // A lock that was not decided has neither a window nor none.
+        let decided = verdicts.lock().filter(|lock| lock.verdict != Verdict::Inconclusive);
+        let (true, Some(lock)) = (is_whole, decided) else {
             self.left_out += 1;
             return;
         };
@@ -180,6 +183,20 @@ mod tests {
             let Measurement { runs, windows, left_out, .. } = measurement;
             assert_eq!((runs, windows, left_out), expected, "change {n}");
         }
+    }
+
+    #[test]
+    fn a_run_whose_lock_is_inconclusive_is_no_run_without_a_window() {
+        let history = concat!(env!("CARGO_MANIFEST_DIR"), "/checker/tests/corpus/truncated-early.jsonl");
+        let mut verdicts = judge(history.as_ref()).unwrap().verdicts;
+        let lock = verdicts.lock().unwrap();
+        assert_eq!((lock.verdict, lock.windows.len()), (Verdict::Inconclusive, 0));
+        // Such a lock may have a whole record: the order of two grants is not known, or the host's clock has stepped.
+        verdicts.reasons.clear();
+        (verdicts.facts.faults_proved, verdicts.facts.missed_target) = (1, 0);
+        let mut measurement = Measurement::new(1.0);
+        measurement.add(&verdicts);
+        assert_eq!((measurement.runs, measurement.windows, measurement.left_out), (0, 0, 1));
     }
 
     #[test]

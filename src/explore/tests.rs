@@ -79,6 +79,21 @@ fn source(flags: &str) -> Source {
 }
 
 #[test]
+fn an_exploration_whose_faults_never_fit_is_refused() {
+    let of = |flags: &str| {
+        let words = format!("harness explore {flags}");
+        let Command::Explore(args) = Cli::try_parse_from(words.split(' ')).unwrap().command else { panic!("{words}") };
+        Source::of(&args).map(drop).map_err(|error| error.to_string())
+    };
+    // Five pauses, one after the other, are longer than the run.
+    let refused = of("--nemesis pause:rolling").unwrap_err();
+    assert!(refused.starts_with("--nemesis: with seed 0 no fault fits into the fault phase of 8.2s"), "{refused}");
+    for flags in ["--nemesis pause:rolling+100ms --time 20s", "--nemesis none"] {
+        assert_eq!(of(flags), Ok(()), "{flags}");
+    }
+}
+
+#[test]
 fn a_swarm_keeps_the_plans_that_are_minimized() {
     let mut source = source("--swarm --backend buggy:forgets-nx@redis");
     let tally = source.tally(Seeds { first: 0, count: 3, kept: 1, jobs: 1 }, &|_| ()).unwrap();

@@ -48,7 +48,7 @@ pub struct Span {
 struct Otherwise {
     case: String,
     seed: u64,
-    /// Missing evidence, and expectations that were not met.
+    /// Missing evidence, and expectations that were not met; or the errors of a run that was not made.
     why: String,
 }
 
@@ -126,7 +126,11 @@ impl Span {
 
 fn otherwise(run: &CaseRun) -> Otherwise {
     let missing = run.missing.iter().map(|missing| format!("not seen: {missing}"));
-    let why: Vec<String> = missing.chain(run.misses.iter().cloned()).collect();
+    let mut why: Vec<String> = missing.chain(run.misses.iter().cloned()).collect();
+    // The errors of a run that was not made, and the end of a record, are in its test cases only.
+    if why.is_empty() {
+        why.extend(run.tests.iter().flat_map(|test| test.why.iter().cloned()));
+    }
     Otherwise { case: run.case.clone(), seed: run.seed, why: why.join("; ") }
 }
 
@@ -335,7 +339,7 @@ impl Data {
         let runs = self.runs(name, cluster)?;
         let is_evidence = path.starts_with("evidence.");
         let counted = runs.iter().filter(|run| !is_evidence || is_expected(run));
-        let values = counted.filter_map(|run| run.facts.figure(path));
+        let values = counted.filter_map(|run| run.figure(path));
         Span::of(values).ok_or_else(|| format!("no run of {name} has a figure `{path}`"))
     }
 

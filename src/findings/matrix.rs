@@ -128,7 +128,7 @@ impl Matrix {
         if !self.runs.iter().any(|run| run.facts.figures.contains_key(figure)) {
             return Err(format!("table-{}: no run has a figure `{figure}`", self.name));
         }
-        let of = |run: &&CaseRun| run.facts.figure(figure);
+        let of = |run: &&CaseRun| run.figure(figure);
         self.markdown(faults, |runs| {
             let (least, most) = runs.iter().filter_map(of).fold((f64::MAX, 0.0), |(l, m), v: f64| (v.min(l), v.max(m)));
             if least > most {
@@ -211,6 +211,16 @@ mod tests {
             run.facts.figures.insert(figure.to_owned(), 1.0);
             assert_eq!(outcome(&[&run]), words, "{figure}");
         }
+    }
+
+    #[test]
+    fn a_run_that_was_not_made_has_no_figure() {
+        let mut made = run("pause/redis", 0);
+        made.facts.figures.insert("tokens.backwards".to_owned(), 3.0);
+        let failed = |case: &str, n: u32| CaseRun { outcome: Outcome::Infrastructure, ..run(case, n) };
+        let runs = vec![made, failed("pause/redis", 1), failed("pause/etcd", 0)];
+        let figures = Matrix { name: "t".to_owned(), runs }.figures("tokens.backwards", "").unwrap();
+        assert!(figures.ends_with("| redis | 3 |\n| etcd | – |"), "{figures}");
     }
 
     #[test]

@@ -230,6 +230,24 @@ fn a_fault_of_the_leader_needs_servers_that_tell_their_leader() {
 }
 
 #[test]
+fn servers_that_make_other_tokens_than_the_plan_are_refused() {
+    // As `harness run PLAN --compose mine.yaml` does.
+    let ready = |change: fn(&str) -> String| {
+        let (_dir, compose) = changed_compose("redlock", change);
+        let fault = Fault::new(fault::Pause {}, Duration::from_secs(1));
+        let mut file = on_docker("redlock", fault, Target::Node("redis-1".into()), compose.clone());
+        file.plan.servers = ComposeFile::read(&compose).unwrap().facts;
+        file.ready()
+    };
+    let same = ready(str::to_owned).unwrap();
+    assert!(PlanFile::parse(&same.to_toml().unwrap(), "plan.toml", None).is_ok(), "it can be run again");
+    let refused = ready(|text| text.replace("[two-phase, ", "[")).unwrap_err();
+    assert_eq!(Exit::of(&refused), Exit::Usage);
+    let words = "mine.yaml: on these servers redlock does not make the plan's `two-phase`";
+    assert!(refused.to_string().contains(words), "{refused}");
+}
+
+#[test]
 fn before_a_loss_of_power_each_server_names_its_data() {
     // The second service is a copy of the first one, without the directory.
     let second = |text: &str| {

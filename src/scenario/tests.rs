@@ -46,6 +46,32 @@ fn a_fault_at_a_point_to_which_no_client_comes_is_refused() {
     assert!(refused.starts_with("--nemesis: fault 1 (pause): only with tokens `two-phase`"), "{refused}");
 }
 
+/// The refusal of `harness run` with these flags, in the simulation.
+fn refusal(flags: &str) -> Option<String> {
+    let parsed = Cli::try_parse_from(format!("harness run --cluster sim --seed 1 {flags}").split(' ')).unwrap();
+    let Command::Run(args) = parsed.command else { panic!("{flags}") };
+    resolve(&args, ClusterKind::Sim).err().map(|error| error.to_string())
+}
+
+#[test]
+fn a_planted_bug_that_changes_nothing_with_the_tokens_is_refused() {
+    let of = |tokens: &str| refusal(&format!("--backend buggy:write-back-any-owner --tokens {tokens}"));
+    assert_eq!(of("two-phase"), None);
+    let refused = of("none").unwrap();
+    let words = "--tokens: the planted bug `write-back-any-owner` changes nothing with tokens `none`";
+    assert!(refused.starts_with(words), "{refused}");
+}
+
+#[test]
+fn a_run_whose_faults_do_not_fit_is_refused() {
+    let refused = refusal("--nemesis pause:rolling --time 10s").unwrap();
+    assert!(refused.starts_with("--nemesis: with seed 1 no fault fits into the fault phase of 10s"), "{refused}");
+    for nemesis in ["none", "pause", "pause:rolling,pause", "pause:rolling@5s", "pause:rolling+100ms --time 20s"] {
+        let time = if nemesis.contains("--time") { "" } else { " --time 10s" };
+        assert_eq!(refusal(&format!("--nemesis {nemesis}{time}")), None, "{nemesis}");
+    }
+}
+
 /// The plan of `harness run` with these flags, in the simulation.
 fn simulated(flags: &str) -> Plan {
     let parsed = Cli::try_parse_from(format!("harness run --cluster sim --seed 1 {flags}").split(' ')).unwrap();

@@ -2,7 +2,7 @@
 
 use std::{fmt::Write, path::Path};
 
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use history::Plan;
 use serde_json::{Value, json};
 
@@ -72,9 +72,10 @@ fn write(
     resource_bug: Option<&str>,
     plan: Result<Plan, String>,
 ) -> anyhow::Result<()> {
+    // Without a plan, the run ended with that error, and its row tells it.
+    let Ok(plan) = plan else { return Ok(()) };
     let path = dir.join(format!("{run}.toml"));
-    let (plan, resource_bug) = (plan.map_err(|e| anyhow!("{run}: {e}"))?, resource_bug.map(str::to_owned));
-    let file = PlanFile::new(run, backend, resource_bug, plan);
+    let file = PlanFile::new(run, backend, resource_bug.map(str::to_owned), plan);
     std::fs::write(&path, file.to_toml()?).with_context(|| format!("writing {}", path.display()))
 }
 

@@ -73,6 +73,14 @@ pub struct CaseRun {
     pub tests: Vec<TestCase>,
 }
 
+impl CaseRun {
+    /// The figure at a path. None if the run was not made, or did not measure the figure.
+    pub fn figure(&self, path: &str) -> Option<f64> {
+        // The record of a run that was not made lacks its counts. They are no zeros.
+        if self.outcome == Outcome::Infrastructure { None } else { self.facts.figure(path) }
+    }
+}
+
 /// A row of the table, as the suite file describes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

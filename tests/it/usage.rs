@@ -44,6 +44,11 @@ fn wrong_flags_are_usage_errors_and_name_what_is_wrong() {
         (&["run", "--expect", "lock.windows>=3,lock.windows<=2"], &["--expect", "exclude each other"]),
         (&["selftest", "--short", "--only", "redlokc"], &["--only", "`redlokc`", "redlock"]),
         (&["selftest", "--short", "--table", "locks", "--only", "forgets-nx"], &["--only", "`forgets-nx`"]),
+        (&["selftest", "--short", "--seeds", "0"], &["--seeds", "at least one"]),
+        (&["selftest", "--short", "--table", "swarm", "--searches", "0"], &["--searches", "at least one"]),
+        (&["selftest", "--short", "--table", "swarm", "--seeds", "5"], &["--seeds", "no effect"]),
+        (&["selftest", "--short", "--table", "locks", "--schedules", "5"], &["--schedules", "no effect"]),
+        (&["selftest", "--short", "--table", "planted", "--seed", "5"], &["--seed", "no effect"]),
         (&["run", "--nemesis", "pause:worker-1@5s+60s", "--time", "10s"], &["--nemesis", "60s", "longer"]),
         (&["run", "--nemesis", "pause+1s,pause:worker-1@5s+60s", "--time", "10s"], &["--nemesis", "60s", "longer"]),
         (&["run", "suites/kleppmann/k1.toml", "--seed", "3"], &["--seed", "cannot be used with", "a copy of the plan"]),
@@ -159,6 +164,12 @@ fn a_full_output_is_a_failure_and_a_closed_one_is_quiet() {
         assert!(args == ["--help"] || ran.stderr.contains("standard output"), "{args:?}: {}", ran.stderr);
     }
     assert!(runs.path().join("latest/verdict.json").exists());
+    let explore = ["explore", "--nemesis", "none", "--seeds", "1", "--save", runs.path().to_str().unwrap()];
+    for format in ["text", "json"] {
+        to(full(), &[&explore[..], &["--format", format]].concat()).exits(3).says(&["standard output"]);
+        // The results are written all the same.
+        fs::remove_file(runs.path().join("explore.json")).unwrap();
+    }
     let expected = ran(&run).code;
     for (args, code) in [(&["list"][..], Some(0)), (&["--help"][..], Some(0)), (&run[..], expected)] {
         let (reader, writer) = std::io::pipe().unwrap();

@@ -109,9 +109,21 @@ impl Backend {
         }
     }
 
-    /// Returns whether the bug makes a difference with these tokens. A correct client fits all tokens.
+    /// Checks that the bug makes a difference with these tokens. A correct client fits all tokens.
+    ///
+    /// # Errors
+    /// The bug changes nothing with these tokens.
+    pub fn check_tokens(&self, tokens: Tokens) -> Result<(), CannotPlant> {
+        let tokens = source(tokens);
+        match self.bug.filter(|bug| !bug.tokens.contains(&tokens)) {
+            Some(bug) => Err(CannotPlant::Tokens { bug: bug.name, tokens, fits: bug.tokens }),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns whether the bug makes a difference with these tokens.
     pub fn fits(&self, tokens: Tokens) -> bool {
-        self.bug.is_none_or(|bug| bug.tokens.contains(&source(tokens)))
+        self.check_tokens(tokens).is_ok()
     }
 
     /// Builds the lock over its servers.

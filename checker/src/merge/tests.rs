@@ -178,7 +178,7 @@ fn the_first_process_that_has_not_ended_stops_the_judgement() {
 #[test]
 fn a_process_that_starts_before_judged_events_makes_the_run_inconclusive() {
     // The other processes have finished at 82, so all of their events have been judged.
-    let late = "worker-1#2: it started before events that had been judged".to_string();
+    let late = "nothing is judged: worker-1#2 started before events that had been judged".to_string();
     for (at, expected) in [(82, (Verdict::Inconclusive, 0, vec![late])), (83, (Verdict::Upheld, 0, Vec::new()))] {
         let mut records = quiet();
         let end = records.pop().unwrap();
@@ -189,6 +189,23 @@ fn a_process_that_starts_before_judged_events_makes_the_run_inconclusive() {
         records.push(Record { seq: records.len() as u64, ..end });
         assert_eq!(judge(records), expected, "started at {at}");
     }
+}
+
+#[test]
+fn a_request_of_a_process_that_comes_late_in_the_file_is_no_contradiction_of_the_log() {
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).release(1, 50).acquire(2, 2, 60, 70, 42).write(2, 1, 71, 72).release(2, 80);
+    let mut records = builder.records();
+    if let Event::Plan { plan, .. } = &mut records[0].event {
+        (plan.workload.workers, plan.workload.clients_per_worker) = (1, 2);
+    }
+    // The lines of this process come after those of all others, and the plan does not say that it will start.
+    let end = records.pop().unwrap();
+    let (late, mut moved): (Vec<_>, Vec<_>) = records.into_iter().partition(|r| r.process.as_str() == "worker-2");
+    moved.extend(late.into_iter().map(|r| Record { process: "worker-1#2".into(), ..r }));
+    moved.push(end);
+    let found = check(moved, Tail::Whole);
+    assert_eq!(found.verdict, Verdict::Inconclusive, "{:?}", found.reasons);
 }
 
 #[test]
@@ -304,16 +321,18 @@ fn a_restart_that_nobody_planned_and_that_undoes_admissions_leaves_nothing_to_ju
         builder.event("resource#2", 101, Event::Recovered { durable });
         let records = builder.records();
         let restart: Vec<_> = records.iter().filter(|r| r.process.as_str() == "resource#2").cloned().collect();
-        // The restart is told when everything before it has been judged, or when nothing has.
+        // The restart is told when nothing has been judged, or when even later events have.
         for is_early in [true, false] {
             let mut moved = records.clone();
             moved.retain(|r| r.process.as_str() != "resource#2");
             let place = if is_early { 5 } else { moved.len() - 1 };
             moved.splice(place..place, restart.clone());
             let found = check(moved, Tail::Whole);
-            assert!(durable == 2 || found.verdict == Verdict::Inconclusive, "{is_early}");
-            let is_void = found.reasons.iter().any(|why| why.contains("admissions that it had reported are undone"));
-            assert_eq!(is_void, durable == 1, "{durable} {is_early}: {:?}", found.reasons);
+            let says = |problem: &str| found.reasons.iter().any(|why| why.contains(problem));
+            let is_undone = says("admissions that it had reported are undone");
+            let is_late = says("resource#2 started before events that had been judged");
+            assert_eq!((is_undone, is_late), (is_early && durable == 1, !is_early), "{durable}: {:?}", found.reasons);
+            assert_eq!(found.verdict == Verdict::Inconclusive, is_undone || is_late, "{durable} {is_early}");
         }
     }
 }
@@ -392,8 +411,21 @@ fn events_of_a_process_after_its_end_make_the_run_inconclusive() {
     let (seq, process) = (records.len() as u64, "worker-1".into());
     records.push(Record { seq, process, n, at: ms(90), event: Event::Watermark });
     records.push(Record { seq: seq + 1, ..end });
-    let late = "worker-1: there are events after its end".to_string();
-    assert_eq!(judge(records), (Verdict::Inconclusive, 0, vec![late]));
+    let (verdict, windows, reasons) = judge(records);
+    assert_eq!((verdict, windows, reasons.len()), (Verdict::Inconclusive, 0, 1), "{reasons:?}");
+    assert!(reasons[0].contains("worker-1: there are events after its end"), "{reasons:?}");
+}
+
+#[test]
+fn a_release_after_the_end_of_its_process_makes_no_window() {
+    let mut events: Vec<_> = quiet().into_iter().map(|r| (r.process, r.at, r.event)).collect();
+    let is_of_worker = |(name, ..): &(ProcessName, Stamp, Event)| name.as_str() == "worker-1";
+    let finished = events.iter().position(|e| is_of_worker(e) && e.2 == Event::Finished).unwrap();
+    let (name, ..) = events.remove(finished);
+    let release = events.iter().position(|e| is_of_worker(e) && matches!(e.2, Event::Release { .. })).unwrap();
+    events.insert(release, (name, ms(50), Event::Finished));
+    let (verdict, windows, reasons) = judge(number(events));
+    assert_eq!((verdict, windows), (Verdict::Inconclusive, 0), "{reasons:?}");
 }
 
 #[test]

@@ -272,6 +272,16 @@ impl Judge for Fairness {
     }
 }
 
+impl FairnessVerdict {
+    /// The name of a client in the summary: its worker, and its own number where the worker has several clients.
+    fn who(&self, share: &ClientShare) -> String {
+        let ClientShare { client, worker, .. } = share;
+        let node = worker.node();
+        let is_alone = self.clients.iter().filter(|other| other.worker.node() == node).count() == 1;
+        if is_alone { worker.to_string() } else { format!("{worker}/c{client}") }
+    }
+}
+
 impl Overtaken {
     fn line(&self) -> String {
         let by: Vec<String> = self.by.iter().map(HoldId::to_string).collect();
@@ -321,7 +331,8 @@ impl Report for FairnessVerdict {
         text += &format!("{clients} with {range}{jain}, longest wait {}", seconds(self.longest_wait_ms));
         if least.holds * FAR_FEWER < most.holds {
             let attempts = plural(least.attempts, "attempt", "attempts");
-            text += &format!("; {} got only {} in {attempts}", least.worker, plural(least.holds, "hold", "holds"));
+            let holds = plural(least.holds, "hold", "holds");
+            text += &format!("; {} got only {holds} in {attempts}", self.who(least));
         }
         text
     }

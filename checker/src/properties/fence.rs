@@ -79,6 +79,8 @@ struct FencedArm {
 
 /// Witnesses that are listed.
 const LISTED: usize = 20;
+/// Stands for the hold of a request that names none. No hold has this number.
+const NOBODY: HoldId = HoldId(u64::MAX);
 
 /// Judges the fence.
 pub(crate) struct Fence {
@@ -255,8 +257,9 @@ impl Judge for Fence {
             }
             // Nobody knows which tokens the arms have registered.
             Event::Admission { .. } if run.is_log_broken => {}
-            Event::Admission { key, kind, hold: Some(id), token, arms, repeat: false, .. }
-                if run.is_contradicted() || run.attempt(*id).is_none_or(|attempt| attempt.grant.is_none()) =>
+            Event::Admission { key, kind, hold, token, arms, repeat: false, .. }
+                if run.is_contradicted()
+                    || hold.is_some_and(|id| run.attempt(id).is_none_or(|a| a.grant.is_none())) =>
             {
                 // Nothing shows whose request it was, or which hold is later. The arm has its token all the same.
                 let Some(key) = run.key_of(key) else { return };
@@ -266,7 +269,7 @@ impl Judge for Fence {
                         RequestKind::Write => d.admitted,
                     };
                     if arms.iter().find(|d| d.arm == arm.arm).is_some_and(registers) {
-                        arm.register(key, *token, *id, None);
+                        arm.register(key, *token, hold.unwrap_or(NOBODY), None);
                     }
                 }
             }

@@ -71,7 +71,7 @@ pub struct LivenessVerdict {
     pub deadlocks_unended: u64,
     #[allow(missing_docs)]
     pub deadlocks_cut_off: u64,
-    /// The first deadlocks, by time; no more than 100.
+    /// The first deadlocks, by time, and those without an end; no more than 100.
     pub deadlocks: Vec<Deadlock>,
     /// The reasons why the verdict is inconclusive.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -217,8 +217,8 @@ fn reasons(cut_off: u64, after_step: u64, kept: u64) -> Vec<String> {
         (
             cut_off,
             format!(
-                "clients waited for each other in {} until the record ended: the record is too short, or not whole, to \
-                 say whether their waits would have ended",
+                "clients waited for each other in {} until the run or its record ended: it is too short, or not whole, \
+                 to say whether their waits would have ended",
                 plural(cut_off, "cycle", "cycles")
             ),
         ),
@@ -254,7 +254,7 @@ impl LivenessVerdict {
             (self.deadlocks_lease_ended, "ended with a lease"),
             (self.deadlocks_killed, "ended by a kill"),
             (self.deadlocks_unended, "without an end"),
-            (self.deadlocks_cut_off, "cut off by the end of the record"),
+            (self.deadlocks_cut_off, "cut off by the end of the run or record"),
         ];
         let all: u64 = ends.iter().map(|(count, _)| count).sum();
         let told = ends.iter().filter(|(count, _)| *count > 0).map(|(count, end)| format!("{count} {end}"));

@@ -11,6 +11,7 @@ use crate::{
     facts::Facts,
     holds::Attempt,
     judge::{Ending, Judge},
+    per_key::PerKey,
     report::{Report, Violation, plural, seconds},
     run::{Run, millis},
     verdict::Verdict,
@@ -58,6 +59,9 @@ struct Waiting {
 #[derive(Default)]
 pub(crate) struct Recovery {
     healed: Vec<FaultId>,
+    /// In a hierarchy: the keys that a client has tried to acquire. The holder of the parent also acts on keys that
+    /// perhaps nobody ever locks.
+    tried: PerKey<bool>,
     /// By key.
     waiting: FxHashMap<usize, Vec<Waiting>>,
     /// From heal to acquisition, after which fault, and its heal.
@@ -98,7 +102,14 @@ impl Judge for Recovery {
             Event::Fault { fault, phase: FaultPhase::Healed, .. } => {
                 self.healed.push(*fault);
                 let waiting = Waiting { fault: *fault, healed: entry.at };
-                run.keys().for_each(|key| self.waiting.entry(key).or_default().push(waiting));
+                let is_locked = |key: &usize| run.parent.is_none() || self.tried.get(*key) == Some(&true);
+                let keys = run.keys().filter(is_locked);
+                keys.for_each(|key| self.waiting.entry(key).or_default().push(waiting));
+            }
+            Event::Acquire { attempt, .. } if run.parent.is_some() => {
+                if let Some(attempt) = run.attempt(*attempt) {
+                    *self.tried.of(attempt.key) = true;
+                }
             }
             Event::Acquired { attempt, .. } if !self.waiting.is_empty() => {
                 if let Some(hold) = run.attempt(*attempt) {
@@ -210,6 +221,23 @@ mod tests {
         builder.pause(1, "redis-1", 100, 500).acquire(3, 2, 600, 700, 43).release(3, 710);
         let found = measured(&builder);
         assert_eq!((found.longest_ms, found.unrecovered), (Some(200.0), 1), "k1 is not acquired again");
+    }
+
+    #[test]
+    fn a_key_that_no_client_has_tried_to_acquire_needs_no_recovery() {
+        // The holder of the parent k0 acts on its child k1, which nobody ever locks.
+        let mut builder = HistoryBuilder::new();
+        (builder.plan.workload.keys, builder.plan.workload.hierarchy) = (2, 1.0);
+        builder.alter_requests(|event| {
+            if let Event::Admission { key, .. } = event {
+                *key = "k1".into();
+            }
+        });
+        builder.acquire(1, 1, 0, 10, 41).read(1, 1, 20, 30).release(1, 40).pause(1, "redis-1", 100, 500);
+        builder.acquire(2, 2, 600, 700, 42).release(2, 710);
+        let found = measured(&builder);
+        assert_eq!((found.healed, found.unrecovered, found.longest_ms), (1, 0, Some(200.0)));
+        assert_eq!(found.figures(), "key acquired again after 1 healed fault: p50 0.20 s, longest 0.20 s");
     }
 
     #[test]

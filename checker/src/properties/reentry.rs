@@ -198,6 +198,8 @@ impl Report for ReentryVerdict {
         }
         let wrong = match self.wrong.len() {
             0 => String::new(),
+            // No more than these are kept.
+            WRONG_MAX => format!("{WRONG_MAX} or more wrong; "),
             n => format!("{n} wrong; "),
         };
         let times = plural(self.reentered, "time", "times");

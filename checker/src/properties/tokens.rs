@@ -148,7 +148,8 @@ impl Tokens {
         key.by_mode.of(hold.mode).given.add(new.token);
         insert(open.by_mode.of(hold.mode), new);
         key.by_mode.of(hold.mode).take_in(open.by_mode.of(hold.mode), oldest);
-        self.show(hold.key, new.token, largest.is_some() || shared > 0);
+        // The tokens that are shown are those of the key of the first fault that is listed.
+        self.show(hold.key, new.token, !faults.is_empty());
         self.backwards += u64::from(largest.is_some());
         self.shared += shared;
         for other in faults {

@@ -33,11 +33,13 @@ public final class Curator {
     }
 
     private final CuratorFramework client;
+    private final int timeoutMs;
     private final Map<String, Held> held = new HashMap<>();
     private volatile ConnectionState state = ConnectionState.SUSPENDED;
     private volatile int sessionsLost;
 
     private Curator(String servers, int leaseMs) {
+        timeoutMs = leaseMs;
         client = CuratorFrameworkFactory.newClient(servers, leaseMs, leaseMs, new ExponentialBackoffRetry(100, 3));
         client.getConnectionStateListenable().addListener((self, changed) -> {
             state = changed;
@@ -112,7 +114,7 @@ public final class Curator {
             case "acquire" -> answer.put("lease_ms", acquire(request.path("key").asText(), owner, leaseMs) + leaseMs * 3 / 5);
             case "renew" -> {
                 renew(owner);
-                answer.put("lease_ms", leaseMs * 3 / 5);
+                answer.put("lease_ms", timeoutMs * 3 / 5);
             }
             case "release" -> release(owner);
             case "cancel" -> {

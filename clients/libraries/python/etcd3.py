@@ -23,6 +23,8 @@ class Etcd3(Library):
 
     def renew(self, lock, lease):
         lock.refresh()
+        # The server grants the time of the acquisition again, in whole seconds.
+        return self.facts(lock)
 
     def release(self, lock):
         if not lock.release():

@@ -10,6 +10,7 @@ from pottery import ExtendUnlockedLock, Redlock, ReleaseUnlockedLock
 
 class Pottery(Library):
     lost = (ExtendUnlockedLock, ReleaseUnlockedLock)
+    keeps_lease = True
 
     def __init__(self, servers, lease):
         self.masters = {redis.Redis(host=server["host"], port=server["port"]) for server in servers}

@@ -10,6 +10,7 @@ from redis import StrictRedis
 
 class PythonRedisLock(Library):
     lost = redis_lock.NotAcquired
+    keeps_lease = True
 
     def __init__(self, servers, lease):
         self.redis = StrictRedis(host=servers[0]["host"], port=servers[0]["port"])

@@ -10,6 +10,7 @@ from redis.exceptions import LockError
 
 class RedisPy(Library):
     lost = LockError
+    keeps_lease = True
 
     def __init__(self, servers, lease):
         self.redis = redis.Redis(host=servers[0]["host"], port=servers[0]["port"])

@@ -31,6 +31,8 @@ class Library:
 
     # The exceptions by which the library says that a lock is no longer the caller's.
     lost = ()
+    # Whether the library renews a lock for the lease of its acquisition, whatever `renew` asks for.
+    keeps_lease = False
 
     def __init__(self, servers, lease):
         """Connects to the servers, of which each has `name`, `host` and `port`. The lease is in seconds."""
@@ -61,12 +63,12 @@ def answer(library, locks, request):
         lock = library.acquire(request["key"], owner, lease)
         if lock is None:
             return {"ok": False, "error": "held"}
-        locks[owner] = lock
+        locks[owner] = lock, lease
         return {"ok": True, **library.facts(lock)}
     if op == "cancel":
         # An attempt that got nothing has left nothing that its user could remove.
         if owner in locks:
-            library.release(locks.pop(owner))
+            library.release(locks.pop(owner)[0])
         return {"ok": True}
     if op not in ("renew", "release"):
         raise Unsupported(op)
@@ -74,8 +76,10 @@ def answer(library, locks, request):
         raise Lost("this process has no such lock")
     try:
         if op == "renew":
-            return {"ok": True, **(library.renew(locks[owner], lease) or {})}
-        library.release(locks.pop(owner))
+            lock, acquired_for = locks[owner]
+            kept = {"lease_ms": round(acquired_for * 1000)} if library.keeps_lease else {}
+            return {"ok": True, **kept, **(library.renew(lock, lease) or {})}
+        library.release(locks.pop(owner)[0])
     except library.lost as error:
         raise Lost(f"{type(error).__name__}: {error}") from error
     return {"ok": True}

@@ -12,6 +12,7 @@ from sherlock import LockException, RedisLock
 
 class Sherlock(Library):
     lost = LockException
+    keeps_lease = True
 
     def __init__(self, servers, lease):
         self.redis = redis.StrictRedis(host=servers[0]["host"], port=servers[0]["port"])

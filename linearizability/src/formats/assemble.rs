@@ -69,10 +69,26 @@ fn names_lock(event: &Event) -> bool {
     }
 }
 
+/// Returns whether values are `[key value]`, unless an event has `:key`. A call that names no object beside others that
+/// do would look like one on an object of its own.
+fn have_keys(events: &[Event], model: ModelKind) -> Result<bool, FormatError> {
+    let have_keys = values_have_keys(events, model)?;
+    let first = |has_key: bool| {
+        let mut calls = events.iter().filter(|event| event.kind == EventKind::Invoke);
+        calls.find(|event| event.key.is_some() == has_key)
+    };
+    match (first(true), first(false)) {
+        (Some(named), Some(plain)) if !have_keys => {
+            Err(wrong(plain, format!("the call names no key, but that of line {} has `:key`", named.line)))
+        }
+        _ => Ok(have_keys),
+    }
+}
+
 /// Returns whether values are `[key value]`: those of a key-value store are, and those of several registers or locks.
 /// Keys of one history that were taken for one lock would look like holds that overlap, and for one register, like
 /// values from nowhere.
-fn have_keys(events: &[Event], model: ModelKind) -> Result<bool, FormatError> {
+fn values_have_keys(events: &[Event], model: ModelKind) -> Result<bool, FormatError> {
     if !model.is_lock() {
         let reads = |is_named: bool| {
             let mut reads = events.iter().filter(|event| event.function == "read" && event.key.is_none());

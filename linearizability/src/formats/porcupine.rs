@@ -12,6 +12,8 @@ use super::{
 
 /// Characters of a line.
 const LENGTH: u64 = 16 << 20;
+/// A name after a line, which the reader finds unless something at the end of the line hides it.
+const MARK: &str = "end-of-line";
 
 /// All events of a file, and the number of lines that are no operation.
 pub(super) fn read(file: impl Read) -> Result<(Vec<Event>, usize), FormatError> {
@@ -65,10 +67,11 @@ fn logged_event(rest: &str, line: usize) -> Result<Option<Event>, FormatError> {
     let has_reason = |forms: &[Edn]| matches!(kind(forms), Some(EventKind::Fail | EventKind::Info));
     let mut forms = edn::forms(rest, line, |forms| forms.len() == 3 && has_reason(forms))?;
     if has_reason(&forms) {
-        // A compare-and-set that was refused repeats its values. Any text in their place, or after them, is a reason.
-        let all = edn::forms(rest, line, |forms| forms.len() == 5).unwrap_or_default();
-        let all = if all.len() == 4 { all } else { Vec::new() };
-        let values = all.into_iter().nth(3).filter(|form| matches!(form, Edn::List(_)));
+        // A compare-and-set that was refused repeats its values. Any text in their place, or after them, is a reason,
+        // also a comment of EDN, which hides the mark.
+        let all = edn::forms(&format!("{rest} {MARK}"), line, |forms| forms.len() == 6).unwrap_or_default();
+        let is_whole = all.len() == 5 && all[4] == Edn::Other(MARK.to_owned());
+        let values = all.into_iter().nth(3).filter(|form| is_whole && matches!(form, Edn::List(_)));
         forms.resize(3, Edn::Nil);
         forms.push(values.unwrap_or(Edn::Nil));
     } else if kind(&forms) == Some(EventKind::Ok) {

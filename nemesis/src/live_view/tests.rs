@@ -1,4 +1,4 @@
-use history::{Mode, OpId, Role};
+use history::{Mode, OpId, Role, StallCause};
 
 use super::*;
 
@@ -147,4 +147,18 @@ fn a_fault_that_was_not_healed_is_off_when_its_step_has_ended() {
     assert_eq!(on(), 1);
     live_view.end_step(fault);
     assert_eq!(on(), 0);
+}
+
+#[test]
+fn the_time_before_a_span_is_no_stall_within_it() {
+    let (mut view, process) = (View::default(), ProcessName::new("worker-1"));
+    for (from, to) in [(0, 1_010), (1_100, 1_150), (1_980, 2_040), (2_100, 2_900)] {
+        let event = Event::Stall { from: Stamp(from), to: Stamp(to), late: StallCause::Tick };
+        see(&mut view, Stamp(to), event);
+    }
+    let within = |from, to| view.stall_within(&process, (Stamp(from), Stamp(to)));
+    assert_eq!(within(1_000, 1_100), Some((Stamp(1_000), Stamp(1_010))), "somebody else froze it before");
+    assert_eq!(within(1_000, 1_200), Some((Stamp(1_100), Stamp(1_150))));
+    assert_eq!(within(1_000, 2_000), Some((Stamp(1_980), Stamp(2_040))));
+    assert_eq!(within(1_200, 1_900), None);
 }

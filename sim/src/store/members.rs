@@ -93,8 +93,6 @@ pub(super) fn arrived(world: &Arc<World>, node: Process, asked: PendingRequest) 
     let Some(store) = cluster(world) else { return };
     let known = lock(store).leader;
     if node != known && world.is_connected(node, known) {
-        // The answer comes back over the member's own connection, so a restart of the member leaves no old one.
-        world.is_connected(known, node);
         return world.send(node, known, Box::new(move |world| arrived(world, known, asked)));
     }
     if leader(world) != Some(node) {
@@ -117,14 +115,16 @@ fn apply(world: &Arc<World>, leader: Process, asked: PendingRequest) {
     if member == leader {
         return answer(world);
     }
+    // A member that has restarted connects to every leader: a new leader has no old connection with it.
+    world.is_connected(leader, member);
     world.send(leader, member, Box::new(answer));
 }
 
-/// Notes what a leader knows as it is frozen.
+/// Notes what a leader knows as it is frozen. A leader that has restarted is none before the next election.
 pub(crate) fn frozen(world: &World, node: Process) {
     let Some(store) = cluster(world) else { return };
     let mut store = lock(store);
-    if store.leader == node {
+    if store.leader == node && !store.is_leader_lost {
         let view = store.model.leader_view();
         store.views.insert(node, view);
     }
@@ -203,6 +203,26 @@ mod tests {
     }
 
     #[test]
+    fn a_new_leader_answers_what_a_member_was_asked_after_its_restart() {
+        let world = world(3, ETCD);
+        look_after(&world);
+        for member in [2, 0] {
+            world.kill(member);
+            killed(&world, member);
+            if member != 0 {
+                world.start(member);
+            }
+        }
+        let (answered, mut answer) = oneshot::channel();
+        let (op, worker) = (Op::Grant(ELECTION_TIMEOUT), world.worker(0));
+        arrived(&world, 2, PendingRequest { op, worker, member: 2, answered, grantee: None });
+        assert_eq!(answer.try_recv(), Err(TryRecvError::Empty));
+        run_for(&world, ELECTION_TIMEOUT * 2);
+        assert_eq!(leader(&world), Some(1));
+        assert!(matches!(answer.try_recv(), Ok(StoreAnswer::Leased(..))));
+    }
+
+    #[test]
     fn a_leader_that_is_cut_off_in_one_direction_is_replaced() {
         for direction in [Direction::In, Direction::Out] {
             let world = world(3, ETCD);
@@ -218,12 +238,17 @@ mod tests {
     #[test]
     fn only_a_leader_that_was_frozen_and_not_killed_revokes_by_its_old_knowledge() {
         let models = Models { revokes_on_resume: true, ..Models::default() };
-        for (member, is_killed, is_left) in [(0, false, false), (1, false, true), (0, true, true)] {
+        for (member, is_restarted, is_killed, is_left) in
+            [(0, false, false, false), (1, false, false, true), (0, false, true, true), (0, true, false, true)]
+        {
             let world = world(3, ETCD);
             let store = cluster(&world).unwrap();
             lock(store).model = StoreModel::new(&world.plan.servers, models);
             let apply = |op| lock(store).model.apply(&op, clocks(&world, 0));
             let Some(StoreAnswer::Leased(lease, granted)) = apply(Op::Grant(ELECTION_TIMEOUT)) else { panic!("none") };
+            if is_restarted {
+                killed(&world, member);
+            }
             frozen(&world, member);
             run_for(&world, granted / 2);
             assert_eq!(apply(Op::KeepAlive(lease)), Some(StoreAnswer::Leased(lease, granted)));
@@ -233,7 +258,8 @@ mod tests {
                 killed(&world, member);
             }
             thawed(&world, member);
-            assert_eq!(lock(store).model.has_lease(lease), is_left, "member {member}, killed: {is_killed}");
+            let case = format!("member {member}, restarted: {is_restarted}, killed: {is_killed}");
+            assert_eq!(lock(store).model.has_lease(lease), is_left, "{case}");
         }
     }
 }

@@ -54,7 +54,13 @@ impl Store for RemoteStore {
         };
         let rounds = rounds_of_op(&op);
         self.world.leaves(worker, |open| rounds.is_empty() || open.is_open(rounds), || format!("{op:?}"));
-        self.world.asks(worker, grantee.as_ref());
+        self.world.asks(worker, grantee.as_ref(), None);
+        if self.world.is_witnessed()
+            && let (Op::Create(_, owner, lease, _), Some(store)) = (&op, cluster(&self.world))
+        {
+            let grantee = lock(store).grantees.get(lease).cloned();
+            self.world.asks(worker, grantee.is_some().then_some(owner), grantee.as_ref());
+        }
         let (answered, answer) = oneshot::channel();
         let is_wait = matches!(op, Op::AwaitGone(..) | Op::Lock(..));
         let asked = PendingRequest { op, worker, member, answered, grantee };

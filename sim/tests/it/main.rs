@@ -20,4 +20,5 @@ mod redis_conformance;
 mod redis_server;
 mod redraw;
 mod traffic;
+mod truth;
 mod waits;

@@ -44,7 +44,8 @@ impl Inevitability {
             let _ = writeln!(out, "  never inevitable: from the last instant on, some redraws do not violate");
             return text;
         };
-        if at.is_zero() {
+        // The first instant also draws anew what came before the start.
+        if at.is_zero() && self.instants.first().is_some_and(|first| first.violating >= redraws) {
             let _ = writeln!(out, "  inevitable from the start on: the plan violates, whatever is drawn");
             return text;
         }

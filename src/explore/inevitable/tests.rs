@@ -119,6 +119,25 @@ fn each_gap_of_the_chart_is_marked() {
 }
 
 #[test]
+fn a_plan_violates_whatever_is_drawn_only_if_each_redraw_does() {
+    for (first, is_said) in [(8, true), (7, false)] {
+        let instant = |(at, violating)| Instant { at: Duration::from_secs(at), violating };
+        let drawn = Inevitability {
+            plan: plan(),
+            redraws: 8,
+            instants: (0..).zip([first, 8, 8]).map(instant).collect(),
+            probable_from: Some(Duration::ZERO),
+            certain_from: Some(Duration::ZERO),
+            around: Vec::new(),
+            toml: String::new(),
+        };
+        let text = drawn.text("lock stale-holder", 7);
+        assert_eq!(text.contains("whatever is drawn\n"), is_said, "{text}");
+        assert_eq!(text.contains("inevitable from 0.000 s on; "), !is_said, "{text}");
+    }
+}
+
+#[test]
 fn all_moments_at_the_instant_are_shown_and_some_around_it() {
     let moment = |s: u64| Moment { at_ms: s as f64 * 1e3, who: "worker-1".to_owned(), what: "acquired k0".to_owned() };
     let all: Vec<Moment> = [1, 2, 3, 4, 4, 4, 5, 6, 7].map(moment).to_vec();

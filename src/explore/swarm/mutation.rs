@@ -3,7 +3,7 @@
 use history::{FaultId, Plan, Step, When};
 use rand::{Rng, seq::IndexedRandom};
 
-use super::faults::joined;
+use super::{faults::joined, workload::give_patience};
 
 /// Returns a plan with some of the workload and some of the faults of `parent`, and the rest of `fresh`. Its random
 /// streams are those of `fresh`.
@@ -42,6 +42,7 @@ fn mix_workload(plan: &mut Plan, fresh: &Plan, rng: &mut impl Rng) {
     ];
     let count = rng.random_range(1..=3);
     parts.choose_multiple(rng, count).for_each(|take| take(mine, theirs));
+    give_patience(plan, plan.lease);
 }
 
 /// Leaves out some steps, and the steps that wait for their heal.
@@ -73,8 +74,27 @@ fn shifted(plan: &Plan, rng: &mut impl Rng) -> Vec<Step> {
 
 #[cfg(test)]
 mod tests {
+    use rand::SeedableRng;
+    use rand_chacha::ChaCha8Rng;
+
     use super::*;
     use crate::explore::fixtures::{paused_at, plan};
+
+    #[test]
+    fn no_mutant_waits_for_another_lock_for_ever() {
+        let (mut parent, mut fresh) = (plan(), plan());
+        (parent.workload.keys, parent.workload.locks_per_section, parent.workload.opposite) = (2, 2, true);
+        fresh.workload.renew = Some(parent.lease / 4);
+        fresh.workload.keys = 2;
+        let mut renewed = 0;
+        for seed in 0..200 {
+            let mut mixed = parent.clone();
+            mix_workload(&mut mixed, &fresh, &mut ChaCha8Rng::seed_from_u64(seed));
+            renewed += u32::from(mixed.workload.renew.is_some());
+            assert_eq!(mixed.workload.patience, mixed.workload.renew.map(|_| mixed.lease), "{seed}");
+        }
+        assert!(renewed > 0);
+    }
 
     #[test]
     fn a_mutant_takes_over_no_fault_that_is_longer_than_its_run() {

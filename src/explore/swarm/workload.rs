@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use history::{Activity, Arm, ClientKind, Comparison, Plan, Range, Tokens};
+use history::{Activity, Arm, ClientKind, Comparison, Plan, Promise, Range, Tokens};
 use locks::{Capability, Client};
 use rand::Rng;
 
@@ -130,7 +130,18 @@ pub fn draw_capabilities(mut plan: Plan, is_calm: bool, rng: &mut impl Rng) -> P
     if rng.random_ratio(1, 4) && has(Capability::Sessions) {
         offer(&mut plan, |plan| plan.workload.session = true);
     }
+    give_patience(&mut plan, patience);
     plan
+}
+
+/// Gives clients patience if they would otherwise wait for each other until the end of the run. A correct lock does
+/// not end such a deadlock, unless it detects it.
+pub(super) fn give_patience(plan: &mut Plan, patience: Duration) {
+    let w = &plan.workload;
+    let is_kept = w.renew.is_some() || plan.servers.promise == Promise::Session;
+    if w.opposite && w.patience.is_none() && is_kept {
+        offer(plan, |plan| plan.workload.patience = Some(patience));
+    }
 }
 
 /// Changes the plan if the result is possible.

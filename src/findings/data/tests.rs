@@ -1,5 +1,8 @@
 use super::*;
-use crate::suite::fixtures::run;
+use crate::{
+    report::{TestCase, TestResult},
+    suite::fixtures::run,
+};
 
 #[test]
 fn a_run_that_could_not_be_measured_is_left_out_of_a_span() {
@@ -16,6 +19,27 @@ fn a_run_that_could_not_be_measured_is_left_out_of_a_span() {
     assert_eq!(least("measures.acquire_p50_ms"), 4.0);
     assert_eq!(least("lock.stale_holder"), 0.0);
     assert_eq!(least(evidence), 4.0, "the other run says nothing about the claim");
+}
+
+#[test]
+fn a_run_that_was_not_made_is_left_out_of_a_span() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut data = Data::read(dir.path(), "suites/kleppmann.toml".as_ref()).unwrap();
+    let mut made = run("K1", 0);
+    made.facts.figures.insert("lock.stale_holder".to_owned(), 2.0);
+    let failed = CaseRun { outcome: Outcome::Infrastructure, ..run("K1", 1) };
+    data.runs.insert("docker".to_owned(), vec![made, failed]);
+    assert_eq!(data.figure("K1", "lock.stale_holder", "docker").unwrap().min, 2.0);
+}
+
+#[test]
+fn a_run_that_was_not_made_is_told_with_its_errors() {
+    let errors = vec!["no engine".to_owned(), "no memory".to_owned()];
+    let tests = vec![TestCase::new("run", TestResult::Error, errors)];
+    let failed = CaseRun { outcome: Outcome::Infrastructure, tests, ..run("K1", 1) };
+    assert_eq!(otherwise(&failed).why, "no engine; no memory");
+    let missed = CaseRun { misses: vec!["found upheld".to_owned()], ..failed };
+    assert_eq!(otherwise(&missed).why, "found upheld");
 }
 
 #[test]

@@ -115,7 +115,12 @@ fn of_window(verdicts: &Verdicts, timeline: &Timeline, window: &Window, index: u
     match window.kind {
         WindowKind::StaleHolder => {
             let length = seconds(window.staleness_ms.unwrap_or_default());
-            let acted = if window.writes > 0 { "wrote" } else { "read" };
+            // The length is that of the last act, which may be a read after a write.
+            let acted = match (window.reads, window.writes) {
+                (_, 0) => "read",
+                (0, _) => "wrote",
+                _ => "acted",
+            };
             let frozen = hold(0).and_then(|hold| frozen(timeline, hold));
             needs_cause = frozen.is_none();
             let frozen = frozen.map(|(did, lasted)| format!("{did} for {} until its lease had ended, and it ", lasted));
@@ -375,6 +380,17 @@ mod tests {
         let second = &mut timeline.holds[1];
         second.killed = Some(second.acquired.plus(Duration::from_micros(200)));
         assert_eq!(told(&timeline, 0.2), format!("{got} worker-2 was killed at once."));
+    }
+
+    #[test]
+    fn a_window_of_reads_and_writes_is_not_told_as_a_late_write() {
+        let (judged, timeline) = pause();
+        let stale = &judged.verdicts.lock().unwrap().windows[0];
+        for (reads, writes, acted) in [(0, 1, " wrote 3.05 s "), (2, 0, " read 3.05 s "), (1, 1, " acted 3.05 s ")] {
+            let window = Window { reads, writes, ..stale.clone() };
+            let claim = of_window(&judged.verdicts, &timeline, &window, 0);
+            assert!(claim.contains(acted), "{claim}");
+        }
     }
 
     #[test]

@@ -28,6 +28,17 @@ fn a_wrong_row_comes_before_a_run_without_a_verdict() {
 }
 
 #[test]
+fn a_run_without_a_plan_keeps_no_other_plan_from_being_saved() {
+    // No plan has the first of these seeds.
+    let failed = [(1 << 53) + 1, 1].map(|seed| SeedError { seed, why: "an error".into() }).to_vec();
+    let report = Report { quiet: vec![WithoutFaults { failed, ..upheld() }], ..Report::default() };
+    let dir = tempfile::tempdir().unwrap();
+    report.save(dir.path()).unwrap();
+    let saved = dir.path().read_dir().unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    assert_eq!(saved.collect::<Vec<String>>(), ["quiet-etcd-none-1.toml"]);
+}
+
+#[test]
 fn a_pair_of_faults_whose_run_ended_with_an_error_is_told() {
     let error = SeedError { seed: 2, why: "no event is left".into() };
     for (failed, expected) in [(Vec::new(), Exit::Ok), (vec![error], Exit::Failed)] {

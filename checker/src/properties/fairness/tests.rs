@@ -1,4 +1,4 @@
-use history::{FailureReason, HoldId, Topology};
+use history::{FailureReason, HoldId, Outcome, Topology};
 
 use super::*;
 use crate::{
@@ -137,6 +137,23 @@ fn a_client_with_far_fewer_holds_than_another_is_named() {
     builder.try_to_acquire(50, 2, 100).acquire_failed(50, 110, FailureReason::Held, Vec::new());
     let figures = fairness(&builder).figures();
     assert!(figures.ends_with("worker-2 got only 0 holds in 1 attempt"), "{figures}");
+}
+
+#[test]
+fn a_client_of_a_worker_that_has_several_is_named_with_its_number() {
+    // Client 0 of worker 1 has all holds. Client 1 of the same worker has none.
+    let mut builder = HistoryBuilder::new();
+    builder.plan.workload.clients_per_worker = 2;
+    for n in 0..11 {
+        builder.acquire(n + 1, 1, 100 * n, 100 * n + 10, n + 41).release(n + 1, 100 * n + 20);
+    }
+    let (client, attempt, key, mode) = (ClientId(1), HoldId(50), Key::from("k0"), Mode::Write);
+    builder.event("worker-1", 100, Event::Acquire { client, attempt, key, intended: ms(100), mode, above: None });
+    let (outcome, why) = (Outcome::Failed, FailureReason::Held);
+    let failed = Event::AcquireFailed { attempt, outcome, why, detail: None, answers: Vec::new() };
+    builder.event("worker-1", 110, failed);
+    let figures = fairness(&builder).figures();
+    assert!(figures.ends_with("worker-1/c1 got only 0 holds in 1 attempt"), "{figures}");
 }
 
 #[test]

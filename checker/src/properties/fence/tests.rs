@@ -206,6 +206,20 @@ fn an_arm_has_the_token_of_a_hold_that_is_not_judged_any_more() {
     assert_eq!((found.verdict, found.undecided, found.unjustified), (Verdict::Inconclusive, 1, 0));
 }
 
+#[test]
+fn an_arm_has_the_token_of_a_write_that_names_no_hold() {
+    let mut b = HistoryBuilder::new();
+    b.acquire(1, 1, 0, 10, 50).write(1, 1, 12, 14).release(1, 20);
+    b.acquire(2, 2, 30, 40, 42).write(2, 1, 50, 60).release(2, 100);
+    b.alter_requests(|event| {
+        if let Event::Admission { number: 1, hold, op, .. } = event {
+            (*hold, *op) = (None, None);
+        }
+    });
+    let found = fence(&b, "writes");
+    assert_eq!((found.verdict, found.unjustified, found.undecided), (Verdict::Inconclusive, 0, 1));
+}
+
 /// Token 42 is registered by admission 2, which the record has only if `has_it`. Then the resource is started again,
 /// and refuses a write with token 41.
 fn restarted(is_planned: bool, has_it: bool, durable: u64) -> HistoryBuilder {

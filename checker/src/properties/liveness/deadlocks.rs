@@ -18,7 +18,9 @@
 //! A deadlock ends with the first of these, and the checker tells them apart:
 //!
 //! - `detected`: the service found the cycle, and ended an attempt in it (`acquire-failed` with `deadlock`).
-//! - `timed-out`: a client in the cycle gave up its wait, and released.
+//! - `timed-out`: a client in the cycle gave up its wait, and released. If the plan gives the clients no patience, a
+//!   client of the harness gives up only because the run is over. Then the deadlock is `unended` or `cut-off`, as if
+//!   the record ended there. Such a client makes no further attempt, and its worker counts its `sections`.
 //! - `lease-ended`: a hold in the cycle was no longer promised, or its client noticed the loss.
 //! - `killed`: the process of a hold in the cycle was killed.
 //! - `unended`: none of these until the end of a whole record, although the cycle outlasted the longest lease of the
@@ -34,7 +36,7 @@
 use std::time::Duration;
 
 use history::{ClientId, Event, FailureReason, HoldId, Key, Mode, ProcessName, Promise, Stamp};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
 
 use crate::{
@@ -60,7 +62,7 @@ pub enum DeadlockEnd {
     Killed,
     /// The clients waited until the end of the record, for longer than anything could have taken that ends a wait.
     Unended,
-    /// The record ended first, or is not whole.
+    /// The record or the run ended first, or the record is not whole.
     CutOff,
 }
 
@@ -72,7 +74,7 @@ impl DeadlockEnd {
             DeadlockEnd::LeaseEnded => format!("the lease of {by} ended"),
             DeadlockEnd::Killed => format!("{by} was killed"),
             DeadlockEnd::Unended => "it did not end".to_owned(),
-            DeadlockEnd::CutOff => "the record ended, so nobody knows whether the deadlock did".to_owned(),
+            DeadlockEnd::CutOff => "the run ended, so nobody knows whether the deadlock did".to_owned(),
         }
     }
 }
@@ -150,6 +152,14 @@ struct Cycle {
     found: Deadlock,
 }
 
+/// A cycle whose client has given up its wait, perhaps because the run is over.
+#[derive(Debug)]
+struct GivenUp {
+    cycle: Cycle,
+    at: Stamp,
+    process: usize,
+}
+
 /// The most deadlocks that are kept in detail.
 const NAMED_MAX: usize = 100;
 
@@ -162,6 +172,10 @@ pub(crate) struct Deadlocks {
     next: u64,
     /// The cycle of each client; no client is in two, because each waits for one key.
     of: FxHashMap<ClientId, u64>,
+    /// Cycles that a client has given up, by the client, until it makes another attempt.
+    given_up: FxHashMap<ClientId, GivenUp>,
+    /// The processes that have counted their sections: the run is over for them.
+    over: FxHashSet<usize>,
     /// The number of deadlocks by their ends, in the order of [`DeadlockEnd`].
     counts: [u64; 6],
     found: Vec<Deadlock>,
@@ -169,11 +183,23 @@ pub(crate) struct Deadlocks {
     lease: Duration,
 }
 
+/// Returns whether holds do not end by themselves.
+fn is_kept(run: &Run) -> bool {
+    run.plan.workload.renew.is_some() || run.plan.servers.promise == Promise::Session
+}
+
 /// Returns the time after which no lease and no patience will end a cycle. A lease that nobody renews ends each cycle.
 fn bound(run: &Run, lease: Duration) -> Option<Duration> {
+    is_kept(run).then(|| lease.max(run.plan.workload.patience.unwrap_or_default()) + SLACK)
+}
+
+/// Returns whether clients of the harness wait until the end of the run for the next lock of a section.
+fn waits_for_ever(run: &Run) -> bool {
     let workload = &run.plan.workload;
-    let is_kept = workload.renew.is_some() || run.plan.servers.promise == Promise::Session;
-    is_kept.then(|| lease.max(workload.patience.unwrap_or_default()) + SLACK)
+    // Under a hold of the parent that nobody renews, they wait for half of the lease.
+    let is_below = run.parent.is_some() && workload.renew.is_none();
+    let has_attempts = workload.script.iter().any(|scripted| scripted.attempts.is_some());
+    is_kept(run) && workload.patience.is_none() && !is_below && !has_attempts
 }
 
 impl Deadlocks {
@@ -208,6 +234,9 @@ impl Deadlocks {
                     wait.idle_since = Some(entry.at);
                 }
             }
+            Event::Sections { .. } => {
+                self.over.insert(entry.process);
+            }
             Event::Release { hold } | Event::GaveUp { hold } => {
                 if let Some(hold) = run.attempt(*hold) {
                     self.expire(run, hold.client);
@@ -231,6 +260,10 @@ impl Deadlocks {
             let (mode, since) = (attempt.mode, attempt.sent);
             self.waits
                 .insert(client, Wait { process, key, mode, since, idle_since: None, longest_idle: Duration::ZERO });
+        }
+        if let Some(GivenUp { cycle, at, process }) = self.given_up.remove(&client) {
+            // The run goes on for this client, so it had a reason of its own.
+            self.count(run, cycle, DeadlockEnd::TimedOut, at, Some(run.process(process).name.clone()));
         }
         if !self.of.contains_key(&client) {
             self.follow(run, client, attempt.sent.at);
@@ -290,8 +323,17 @@ impl Deadlocks {
     /// The client of an attempt waits no longer.
     fn stops(&mut self, run: &Run, attempt: &Attempt, ended: DeadlockEnd) {
         self.waits.remove(&attempt.client);
-        if let Some(cycle) = self.of.get(&attempt.client).copied() {
-            self.end(run, cycle, ended, run.now, Some(run.process(attempt.process).name.clone()));
+        let Some(id) = self.of.get(&attempt.client).copied() else { return };
+        let is_over = |client: &ClientId| self.waits.get(client).is_some_and(|wait| wait.over(run, run.now).is_some());
+        let may_be_stopped = ended == DeadlockEnd::TimedOut
+            && waits_for_ever(run)
+            && self.cycles.get(&id).is_some_and(|cycle| !cycle.clients.iter().any(is_over));
+        if !may_be_stopped {
+            return self.end(run, id, ended, run.now, Some(run.process(attempt.process).name.clone()));
+        }
+        if let Some(cycle) = self.forget(id) {
+            let given_up = GivenUp { cycle, at: run.now, process: attempt.process };
+            self.given_up.insert(attempt.client, given_up);
         }
     }
 
@@ -341,10 +383,22 @@ impl Deadlocks {
         let (ended, at, by) = first.map_or((ended, at, by), |(over, process)| {
             (DeadlockEnd::TimedOut, over.max(cycle.from), Some(run.process(process).name.clone()))
         });
+        self.count(run, cycle, ended, at, by);
+    }
+
+    /// Counts a cycle that has ended. One without an end was cut off if something could still have ended it.
+    fn count(&mut self, run: &Run, cycle: Cycle, ended: DeadlockEnd, at: Stamp, by: Option<ProcessName>) {
         let bound = bound(run, self.lease);
         let has_outlasted = bound.is_some_and(|bound| rules::is_overdue(at, cycle.from, bound));
         let ended = if ended == DeadlockEnd::Unended && !has_outlasted { DeadlockEnd::CutOff } else { ended };
         self.counts[ended as usize] += 1;
+        // A deadlock without an end is the witness of a violation. It takes the place of one that ended.
+        if ended == DeadlockEnd::Unended
+            && self.found.len() >= NAMED_MAX
+            && let Some(last) = self.found.iter().rposition(|found| found.ended != DeadlockEnd::Unended)
+        {
+            self.found.remove(last);
+        }
         if self.found.len() < NAMED_MAX {
             let lasted_ms = millis(at.since(cycle.from));
             self.found.push(Deadlock { lasted_ms, ended, ended_by: by, ..cycle.found });
@@ -357,6 +411,16 @@ impl Deadlocks {
         let mut open: Vec<u64> = self.cycles.keys().copied().collect();
         open.sort_unstable();
         open.into_iter().for_each(|id| self.end(run, id, DeadlockEnd::Unended, run.now, None));
+        let mut given_up: Vec<(ClientId, GivenUp)> = std::mem::take(&mut self.given_up).into_iter().collect();
+        given_up.sort_unstable_by_key(|(client, _)| *client);
+        for (_, GivenUp { cycle, at, process }) in given_up {
+            // Other programs count no sections, and their clients may have a patience that the plan does not tell.
+            let (ended, by) = match self.over.contains(&process) {
+                true => (DeadlockEnd::Unended, None),
+                false => (DeadlockEnd::TimedOut, Some(run.process(process).name.clone())),
+            };
+            self.count(run, cycle, ended, at, by);
+        }
         if !is_whole {
             let unended = std::mem::take(&mut self.counts[DeadlockEnd::Unended as usize]);
             self.counts[DeadlockEnd::CutOff as usize] += unended;

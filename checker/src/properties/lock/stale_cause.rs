@@ -43,6 +43,8 @@ struct Step {
     is_queued: bool,
     /// True for an attempt at a key below that of the hold.
     is_below: bool,
+    /// True for work: the client waits by its own clock.
+    is_work: bool,
 }
 
 /// The path of one act, as counterfactuals need it.
@@ -57,7 +59,8 @@ struct ActPath<'a> {
     /// The renewal that was under way when the client gave the hold up, if no fault kept its answer back.
     unanswered: Option<Stamp>,
     steps: Vec<Step>,
-    /// Frozen time by which steps outlasted their planned waits: it delayed the act.
+    /// Frozen time, and time that the client's clock lost, by which steps outlasted their planned waits: it delayed the
+    /// act.
     delays: Vec<FrozenSpan>,
     /// Time for which the resource, or packets, kept the act's own request waiting: it delayed the act, and no event of
     /// the client.
@@ -167,6 +170,9 @@ impl<'a> ActPath<'a> {
         for (i, step) in steps.iter().enumerate() {
             let Some(overdue) = clip(step.overdue, path) else { continue };
             delays.extend(pick(&own, overdue));
+            if step.is_work {
+                delays.extend(pick(&delays::slowed(run, worker, step.planned.0, step.overdue), overdue));
+            }
             if step.is_request {
                 let waiting = if i + 1 == steps.len() { &mut in_flight } else { &mut delays };
                 waiting.extend(pick(&of_resource, overdue));
@@ -405,7 +411,7 @@ fn steps(
     let (since, sent) = (hold.relies_since(), hold.sent.at);
     if since < sent {
         let (planned, overdue) = ((since, since), (since, sent));
-        steps.push(Step { planned, overdue, is_request: false, is_queued: true, is_below: false });
+        steps.push(Step { planned, overdue, is_request: false, is_queued: true, is_below: false, is_work: false });
     }
     for (i, (mark, step)) in hold.timeline[..=last].iter().enumerate() {
         let to = if i < last { hold.timeline[i + 1].0.at } else { arrival };
@@ -418,8 +424,9 @@ fn steps(
         // A wait at a point may come between the request and the grant. A later attempt is one at a key below.
         let is_below = i > 0 && *step == ClientStep::Acquire;
         let is_queued = is_below || waits && hold.grant.is_some_and(|grant| mark.at < grant.ok.at);
-        let is_request = matches!(step, ClientStep::Request(_));
-        steps.push(Step { planned: (mark.at, due.min(to)), overdue: (due, to), is_request, is_queued, is_below });
+        let (is_request, is_work) = (matches!(step, ClientStep::Request(_)), matches!(step, ClientStep::Work(_)));
+        let (planned, overdue) = ((mark.at, due.min(to)), (due, to));
+        steps.push(Step { planned, overdue, is_request, is_queued, is_below, is_work });
     }
     steps
 }

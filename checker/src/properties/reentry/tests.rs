@@ -97,6 +97,17 @@ fn another_token_of_a_reentry_is_a_violation() {
 }
 
 #[test]
+fn more_findings_than_are_kept_are_not_told_as_their_number() {
+    for (entered, told) in [(99, "99 wrong; "), (150, "100 or more wrong; ")] {
+        let mut s = HistoryBuilder::new();
+        s.acquire(1, 1, 0, 10, 41);
+        (0..entered).for_each(|n| reenters(&mut s, 20 + n, 2 + n as u32, 42, 1_000));
+        let figures = judged(&s).figures();
+        assert!(figures.starts_with(told), "{figures}");
+    }
+}
+
+#[test]
 fn a_key_that_an_inner_release_frees_is_a_violation() {
     let mut s = entered_twice();
     leaves(&mut s, 40, 2);

@@ -153,3 +153,21 @@ fn the_tokens_of_the_key_of_the_first_fault_are_shown_and_no_others() {
     let shown: Vec<Token> = (4..=10).chain([3]).chain(11..=26).map(Token).collect();
     assert_eq!(tokens.sequence, shown);
 }
+
+#[test]
+fn a_pair_that_is_too_far_apart_to_be_listed_shows_no_tokens() {
+    let mut s = HistoryBuilder::new();
+    s.plan.workload.workers = 3;
+    // Worker 3 shares the token of the first of more holds than are searched. Then another key has a fault.
+    s.acquire(9_000, 3, 5, 30_000, 100).release(9_000, 30_010);
+    for i in 0..SEARCHED as u64 + 10 {
+        s.acquire(i + 1, 1, i * 20 + 10, i * 20 + 15, i + 100).release(i + 1, i * 20 + 18);
+    }
+    for (hold, at, token) in [(5_001, 31_000, 7), (5_002, 31_100, 6)] {
+        s.acquire(hold, 2, at, at + 10, token).release(hold, at + 20);
+    }
+    let v = s.of_key(2, "k1").verdicts();
+    let Some(Property::Tokens(tokens)) = v.properties.get("tokens") else { panic!() };
+    assert_eq!((tokens.backwards, tokens.shared, tokens.faults[0].key.as_str()), (1, 1, "k1"));
+    assert_eq!(tokens.sequence, [Token(7), Token(6)]);
+}

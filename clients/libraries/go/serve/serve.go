@@ -87,7 +87,7 @@ func Serve(open func(servers []Server, lease time.Duration) (Library, error)) {
 			given.Token, err = do(ctx, library, locks, asked)
 			cancel()
 			if err == nil && (asked.Op == "acquire" || asked.Op == "renew") {
-				given.LeaseMs = asked.LeaseMs * 3 / 5
+				given.LeaseMs = lease.Milliseconds() * 3 / 5
 			}
 		}
 		given.OK = err == nil

@@ -111,3 +111,40 @@ fn a_store_that_appends_to_lists_is_refused() {
     let text = call("put", "[:x [1 2]]", "[:x [1 2]]") + &call("get", "[:x nil]", "[:x [1 2]]");
     assert_eq!(edn(&text, ModelKind::Kv), Verdict::Linearizable);
 }
+
+/// A release without `:key` would be one of a lock that nobody holds, and a read that of a register of its own.
+#[test]
+fn a_call_without_a_key_beside_calls_with_keys_is_refused() {
+    let text = |function: &str, asked: &str, key: &str, other: &str, other_key: &str| {
+        let event = |kind: &str, function: &str, value: &str, key: &str| {
+            format!("{{:process 0, :type :{kind}, :f :{function}, :value {value}{key}}}\n")
+        };
+        // An answer need not repeat the key.
+        [
+            event("invoke", function, asked, key),
+            event("ok", function, asked, ""),
+            event("invoke", other, "nil", other_key),
+            event("ok", other, asked, ""),
+        ]
+        .concat()
+    };
+    for (model, function, asked, other) in [
+        (ModelKind::Register, "write", "1", "read"),
+        (ModelKind::CasRegister, "write", "1", "read"),
+        (ModelKind::Mutex, "acquire", "nil", "release"),
+        (ModelKind::OwnerMutex, "acquire", "nil", "release"),
+    ] {
+        let asked_model = Asked { model: Some(model), initial: None };
+        for (key, other_key, why) in [
+            (", :key 7", "", "line 3: the call names no key, but that of line 1 has `:key`"),
+            ("", ", :key 7", "line 1: the call names no key, but that of line 3 has `:key`"),
+        ] {
+            let text = text(function, asked, key, other, other_key);
+            let said = read(Format::JepsenEdn, text.as_bytes(), asked_model).map(|_| ()).unwrap_err().to_string();
+            assert_eq!(said, why, "{model:?}: {text}");
+        }
+        for key in ["", ", :key 7"] {
+            assert_eq!(edn(&text(function, asked, key, other, key), model), Verdict::Linearizable, "{model:?}{key}");
+        }
+    }
+}

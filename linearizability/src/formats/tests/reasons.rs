@@ -82,6 +82,8 @@ fn a_cas_that_failed_for_a_reason_says_nothing_about_the_value() {
         ("[1 2]", false),
         ("[1 2]\tanother value", true),
         ("[1 2]\t:connection-refused", true),
+        ("[1 2]\t; connection refused", true),
+        ("[1 2]\t#_", true),
         (":connection-refused", true),
         ("[not leader]", true),
         ("(not closed", true),

@@ -1,11 +1,12 @@
 //! The spans in which a step of an act may have waited: for a process that did not run, or for packets.
 
-use history::{FaultKind, Harm, NodeName, Stamp};
+use history::{ClockChange, FaultKind, Harm, NodeName, Stamp, fault};
 
 use crate::{
     faults::FaultRecord,
     holds::{Nodes, Span},
     intervals::Intervals,
+    rules,
     run::Run,
 };
 
@@ -53,8 +54,7 @@ pub(super) fn delayed(run: &Run, from: &NodeName, to: &NodeName, may_be_lost: bo
         .collect();
     let losses = run.faults.iter().filter(|(_, l)| l.proved.is_some() && l.kind.harm() == Harm::DropsPackets);
     for (id, line) in losses.filter(|_| may_be_lost) {
-        let step = run.plan.step(id);
-        let is_hit = step.is_some_and(|step| step.fault.hits(&line.node, from, to));
+        let is_hit = line.hits(&run.plan, id, from, to);
         found.extend(line.silence().filter(|_| is_hit).map(|span| (span, Suspect::Fault(id, line.kind))));
     }
     found
@@ -146,6 +146,26 @@ pub(super) fn clocks_of<'a>(
         // A clock keeps the time that it gained or lost, so the span has no end.
         (is_own && from < within.1 && within.0 < to).then_some(((from, Stamp(u64::MAX)), Suspect::Fault(id, l.kind)))
     })
+}
+
+/// The spans by which slow clocks of a worker made a client's work longer. The work began at `begun`, and the client
+/// waits by its own clock. `overdue` is the time from the planned end of the work to its end.
+pub(super) fn slowed(run: &Run, worker: &NodeName, begun: Stamp, overdue: Span) -> Vec<(Span, Suspect)> {
+    let faults = run.faults.iter().filter(|(_, l)| l.proved.is_some() && l.node == *worker);
+    let lost = faults.filter_map(|(id, l)| {
+        let step = run.plan.step(id)?;
+        let fault::Clock { clock, change: ClockChange::DriftPpm(ppm) } = step.fault.clock()? else { return None };
+        let slow = u32::try_from(-ppm).ok().filter(|_| clock.is_monotonic())?;
+        let lasted = rules::overlap(l.bracket()?, (begun, overdue.1))?;
+        Some((lasted.mul_f64(f64::from(slow) / 1e6), Suspect::Fault(id, l.kind)))
+    });
+    let mut from = overdue.0;
+    let mut found = Vec::new();
+    for (lost, suspect) in lost {
+        found.push(((from, from.plus(lost)), suspect));
+        from = from.plus(lost);
+    }
+    found
 }
 
 /// Returns the parts of a span that lie outside another span.

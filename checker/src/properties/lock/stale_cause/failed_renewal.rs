@@ -1,6 +1,6 @@
 //! Renewals that failed, or did not leave, because of a fault.
 
-use history::{FailureReason, FaultId, Harm, LeaseClock, NodeName, Stamp, fault::LinkEffect};
+use history::{FailureReason, FaultId, Harm, LeaseClock, NodeName, Stamp, Step, fault::LinkEffect};
 
 use crate::{
     failover,
@@ -54,7 +54,9 @@ pub(super) fn broken(run: &Run, hold: &Attempt, worker: &NodeName, arrival: Stam
     let failures = || hold.failures.iter().copied().chain(unanswered).filter(|failure| failure.span.0 < arrival);
     // If a client noticed the loss although no node had refused, it used its own clock.
     let is_loss = !failures().any(|failure| failure.loss == Some(FailureReason::Lost));
-    let clocks = clocks_of(run, worker, (hold.relies_since(), arrival));
+    // A client counts the time to its next renewal from the last one. A clock that was moved before stops none.
+    let since = hold.renewed.map_or(hold.relies_since(), |_| hold.promised_by.at);
+    let clocks = clocks_of(run, worker, (since, arrival));
     let clocks = clocks.map(|(span, suspect)| FailedRenewal { span, missing: vec![vec![suspect]], enough: 1, is_loss });
     let mut found: Vec<FailedRenewal<Vec<Suspect>>> = clocks.collect();
     for failure in failures() {
@@ -89,6 +91,11 @@ fn kept_from(
     // The node may have refused because the renewal reached it when the lease was over.
     let is_ready = has_refused && !rules::is_after_end(failure.span.1, hold.promise);
     let since_sent = (hold.relies_since(), failure.span.1);
+    // A node that did an earlier renewal was connected then. In a store, another member may have done that renewal. A
+    // client program does not tell which nodes did it.
+    let had_since = key_lease.had_since();
+    let is_shown = !run.plan.has_replicas() && run.plan.program.is_none() && had_since < failure.span.0;
+    let connected_since = if is_shown { had_since } else { hold.relies_since() };
     // A client program does not tell which node has granted its hold.
     let granted = hold.granted_on | hold.renewed_on_before(failure.span.1);
     let was_primary = granted == 0 || run.plan.program.is_some() || (node < 64 && granted & (1 << node) != 0);
@@ -109,9 +116,10 @@ fn kept_from(
         match line.kind.harm() {
             // A node that refuses in time is running and reachable, and the hold no longer owns the key there.
             Harm::DropsPackets | Harm::DelaysPackets => {
-                let step = run.plan.step(id);
-                let hits = |from, to| step.is_some_and(|step| step.fault.hits(&line.node, from, to));
-                let is_cut = || step.is_some_and(|s| matches!(s.fault.link_effect(), Some(LinkEffect::Cut(_))));
+                let hits = |from, to| line.hits(&run.plan, id, from, to);
+                // Of the faults of links, only a partition comes without a plan.
+                let is_planned_cut = |step: &Step| matches!(step.fault.link_effect(), Some(LinkEffect::Cut(_)));
+                let is_cut = || run.plan.step(id).is_none_or(is_planned_cut);
                 let (sent, failed) = failure.span;
                 // A renewal that failed at the stamp of its request waited for no packet: its connection was refused.
                 // Only a partition refuses one, and only between its ends: at equal stamps the two are concurrent.
@@ -133,7 +141,7 @@ fn kept_from(
             _ if is_ready => false,
             Harm::Freezes | Harm::Starves => is_on,
             // A client notices a broken connection only when it uses the connection.
-            Harm::Kills(_) => hold.relies_since() < bracket.1 && bracket.0 < failure.span.1,
+            Harm::Kills(_) => connected_since < bracket.1 && bracket.0 < failure.span.1,
             // In runs, a leader of etcd 3.4 whose monotonic clock had jumped left renewals unanswered until the lease
             // had expired.
             Harm::SetsClock => (is_on && run.plan.has_one_store()) || key_lease.is_taken_by(run, line),

@@ -23,6 +23,7 @@ use zookeeper_async::{
 struct Shared {
     runtime: Runtime,
     servers: String,
+    lease: Duration,
 }
 
 struct Lock {
@@ -48,9 +49,9 @@ impl Seen {
 impl Library for Shared {
     type Lock = Lock;
 
-    fn open(servers: &[Server], _: Duration) -> Result<Shared, Box<dyn Error>> {
+    fn open(servers: &[Server], lease: Duration) -> Result<Shared, Box<dyn Error>> {
         let servers: Vec<String> = servers.iter().map(|server| format!("{}:{}", server.host, server.port)).collect();
-        Ok(Shared { runtime: Runtime::new()?, servers: servers.join(",") })
+        Ok(Shared { runtime: Runtime::new()?, servers: servers.join(","), lease })
     }
 
     fn acquire(&mut self, key: &str, _: &str, lease: Duration) -> Result<(Lock, Facts), Failure> {
@@ -100,7 +101,7 @@ impl Library for Shared {
         // Nobody knows when the last sign of life was, so this request gives one.
         let alive = self.runtime.block_on(async { timeout(lease * 3 / 4, lock.session.exists("/", false)).await });
         alive.map_err(Failure::timeout)?.map_err(Failure::error)?;
-        Ok(Facts::of_session(lease))
+        Ok(Facts::of_session(self.lease))
     }
 
     fn release(&mut self, lock: Lock) -> Result<(), Failure> {

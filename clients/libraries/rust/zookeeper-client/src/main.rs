@@ -65,7 +65,7 @@ impl Library for ZooKeeper {
         // Nobody knows when the last sign of life was, so this request gives one.
         let alive = self.runtime.block_on(async { timeout(lease * 3 / 4, lock.client().check_stat("/")).await });
         alive.map_err(Failure::timeout)?.map_err(Failure::error)?;
-        Ok(Facts::of_session(lease))
+        Ok(Facts::of_session(self.lease))
     }
 
     fn release(&mut self, lock: OwnedLockClient) -> Result<(), Failure> {

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use history::{Event, FailureReason, Mode, Promise};
+use history::{Event, FailureReason, HoldId, Mode, Promise};
 
 use super::{Clients, DeadlockEnd, ends, lasting, liveness};
-use crate::verdict::Verdict;
+use crate::{report::Report, verdict::Verdict};
 
 #[test]
 fn a_session_that_is_kept_alive_ends_no_deadlock() {
@@ -15,6 +15,62 @@ fn a_session_that_is_kept_alive_ends_no_deadlock() {
         (s.0.plan.workload.renew, s.0.plan.servers.promise) = (None, promise);
         assert_eq!(liveness(&s.0).verdict, verdict, "{promise:?}");
     }
+}
+
+#[test]
+fn a_wait_that_only_the_end_of_the_run_ends_is_no_timeout() {
+    use DeadlockEnd::{CutOff, TimedOut, Unended};
+    let (own, late) = (true, 3_400);
+    for (is_own, patience, at, goes_on, expected, verdict) in [
+        (own, None, late, false, Unended, Verdict::Violated),
+        // Something could still have ended it.
+        (own, None, 3_300, false, CutOff, Verdict::Inconclusive),
+        // The client was impatient, or its section was over: it goes on.
+        (own, Some(Duration::from_secs(3)), late, false, TimedOut, Verdict::Upheld),
+        (own, None, late, true, TimedOut, Verdict::Upheld),
+        // The clients of other programs may be impatient.
+        (!own, None, late, false, TimedOut, Verdict::Upheld),
+    ] {
+        let mut s = Clients::deadlocked();
+        (s.0.plan.workload.renew, s.0.plan.workload.patience) = (Some(Duration::from_millis(500)), patience);
+        s.renewed(at).fails(1, 3, FailureReason::Cancelled, at - 5).releases(1, 1, at);
+        s.gets(2, 4, at + 10).releases(2, 4, at + 20).releases(2, 2, at + 30);
+        if goes_on {
+            s.holds(1, 5, "k2", at + 50).releases(1, 5, at + 60);
+        }
+        for worker in [1, 2].into_iter().filter(|_| is_own) {
+            s.event(worker, at + 100, Event::Sections { offered: 1, done: 0, dropped: 1 });
+        }
+        let found = liveness(&s.0);
+        let case = format!("own: {is_own}, patience: {patience:?}, at {at}, goes on: {goes_on}");
+        assert_eq!((ends(&s.0), found.verdict), (vec![(expected, (at - 300) as f64)], verdict), "{case}");
+    }
+}
+
+#[test]
+fn a_deadlock_without_an_end_is_named_however_many_came_before() {
+    // Of 100 deadlocks each ends because worker-2 gives up. The last one lasts from 20,200 on, with renewals.
+    let mut s = Clients::new(3);
+    s.0.plan.workload.renew = Some(Duration::from_millis(500));
+    for n in 0..100 {
+        let (id, at) = (10 * n, 100 + 100 * n);
+        s.holds(1, id + 1, "k0", at).holds(2, id + 2, "k1", at + 10).tries(1, id + 3, "k1", at + 20);
+        s.tries(2, id + 4, "k0", at + 30).fails(2, id + 4, FailureReason::Cancelled, at + 40);
+        s.releases(2, id + 2, at + 42).gets(1, id + 3, at + 50).releases(1, id + 3, at + 60);
+        s.releases(1, id + 1, at + 64);
+    }
+    s.holds(1, 2_001, "k0", 20_000).holds(2, 2_002, "k1", 20_010);
+    s.tries(1, 2_003, "k1", 20_100).tries(2, 2_004, "k0", 20_200);
+    for at in (20_500..24_000).step_by(500) {
+        for (worker, hold) in [(1, HoldId(2_001)), (2, HoldId(2_002))] {
+            s.event(worker, at, Event::Renew { hold });
+            s.event(worker, at, Event::Renewed { hold, lease_ns: 2_000_000_000, answers: Vec::new() });
+        }
+    }
+    s.event(3, 24_000, Event::Clocks { wall_ns: 0, boot_ns: 0 });
+    let found = liveness(&s.0);
+    assert_eq!((found.verdict, found.deadlocks_timed_out, found.deadlocks_unended), (Verdict::Violated, 100, 1));
+    assert_eq!((found.deadlocks.len(), found.evidence()), (100, vec![found.deadlocks[99].line()]));
 }
 
 #[test]

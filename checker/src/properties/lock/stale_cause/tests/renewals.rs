@@ -285,3 +285,43 @@ fn a_cut_that_follows_another_one_silences_connections_for_as_long_as_both() {
         assert_eq!(s.causes(), [expected], "the first cut is of {node}, and the second one is healed after {to}");
     }
 }
+
+#[test]
+fn a_kill_before_a_renewal_that_the_node_did_explains_no_later_failure() {
+    // The renewal at 610 is done, and those from 1,210 on get no answer. The kill is healed 5 after `to`.
+    let killed = |servers, to: u64| {
+        let (hold, outcome, why) = (HoldId(1), Outcome::Indeterminate, FailureReason::NoMajority);
+        let mut s = HistoryBuilder::renewing(600);
+        s.plan.servers = servers;
+        s.plan.lock_nodes.truncate(1);
+        s.acquire(1, 1, 0, 10, 41).renew(1, 610, 615);
+        for sent in [1_210, 1_810, 2_410] {
+            s.event("worker-1", sent, Event::Renew { hold });
+            s.event("worker-1", sent + 40, Event::RenewFailed { hold, outcome, why, answers: Vec::new() });
+        }
+        s.acquire(2, 2, 2_600, 2_610, 42).release(2, 2_620).write(1, 1, 2_651, 2_652);
+        s.inject(1, Fault::new(fault::Kill {}, std::time::Duration::from_millis(500)), "redis-1", 100, to);
+        s.causes()
+    };
+    assert_eq!(killed(redlock(), 606), ["kill"]);
+    assert_eq!(killed(redlock(), 605), ["unexplained"], "the connection of the renewal is one after the restart");
+    assert_eq!(killed(etcd(), 605), ["kill"], "the next renewal may go to another member");
+}
+
+#[test]
+fn a_clock_that_was_moved_before_the_last_renewal_stops_none_after_it() {
+    // The last renewal is sent at 1,210, and the client sends no other. The clock fault is healed 5 after `to`.
+    for (change, to, expected) in [
+        (ClockChange::JumpMs(100), 1_206, "clock"),
+        (ClockChange::JumpMs(100), 1_205, "unexplained"),
+        (ClockChange::DriftPpm(-100_000), 1_206, "clock"),
+        (ClockChange::DriftPpm(-100_000), 1_205, "unexplained"),
+    ] {
+        let mut s = HistoryBuilder::renewing(600);
+        s.acquire(1, 1, 0, 10, 41).renew(1, 610, 615).renew(1, 1_210, 1_215);
+        s.acquire(2, 2, 3_200, 3_210, 42).release(2, 3_220).write(1, 1, 3_251, 3_252);
+        let moved = fault::Clock { clock: WhichClock::Monotonic, change };
+        s.inject(1, Fault::new(moved, std::time::Duration::from_secs(1)), "worker-1", 100, to);
+        assert_eq!(s.causes(), [expected], "{change:?} until {to}");
+    }
+}

@@ -1,6 +1,6 @@
-//! The stalls and faults that may be causes: those that are told late, and very many of them.
+//! The stalls and faults that may be causes: those that are told late, very many of them, and slow clocks.
 
-use history::{Event, StallCause};
+use history::{ClockChange, Event, FailureReason, Fault, FaultKind, HoldId, Outcome, StallCause, WhichClock, fault};
 
 use super::{HistoryBuilder, builder, ms};
 
@@ -70,5 +70,63 @@ fn a_kill_that_the_engine_refused_explains_nothing() {
         }
         s.kill_refused(1, "worker-1", 100, told).pause(2, "worker-1", 200, 5_200).write(1, 1, 5_201, 5_202);
         assert_eq!(s.causes(), ["pause"], "told at {told}, seen: {is_seen}");
+    }
+}
+
+#[test]
+fn a_slow_clock_makes_work_longer_by_what_it_lost() {
+    // The promise ends at 1,978. The client plans work 20-1,520, which its clock ends at 2,481. The fault is on from 5
+    // before `from` on. A clock that is slow by a quarter from 465 on loses 504, without which the write is in time.
+    for (clock, ppm, node, from, expected) in [
+        (WhichClock::Monotonic, -250_000, "worker-1", 470, "clock"),
+        (WhichClock::Both, -250_000, "worker-1", 470, "clock"),
+        (WhichClock::Monotonic, -250_000, "worker-1", 471, "unexplained"),
+        (WhichClock::Monotonic, 250_000, "worker-1", 470, "unexplained"),
+        (WhichClock::Wall, -250_000, "worker-1", 470, "unexplained"),
+        (WhichClock::Monotonic, -250_000, "worker-2", 470, "unexplained"),
+    ] {
+        let slow = fault::Clock { clock, change: ClockChange::DriftPpm(ppm) };
+        let mut s = builder();
+        s.work(1, 20, 1_500).write(1, 1, 2_481, 2_482);
+        s.inject(1, Fault::new(slow, std::time::Duration::from_secs(3)), node, from, 3_000);
+        assert_eq!(s.causes(), [expected], "{clock:?} by {ppm} ppm of {node} from {from}");
+    }
+    // The time that two clock faults lost adds up: each of them 252. Each of the two would have been enough.
+    let slow = || {
+        let change = ClockChange::DriftPpm(-250_000);
+        Fault::new(fault::Clock { clock: WhichClock::Monotonic, change }, std::time::Duration::from_secs(1))
+    };
+    for (from, expected) in [(105, "clock"), (106, "unexplained")] {
+        let mut s = builder();
+        s.work(1, 20, 1_500).write(1, 1, 2_481, 2_482);
+        s.inject(1, slow(), "worker-1", from, 1_103).inject(2, slow(), "worker-1", 1_205, 2_203);
+        assert_eq!(s.causes(), [expected], "the first one from {from}");
+    }
+}
+
+#[test]
+fn a_partition_that_nobody_planned_explains_what_a_planned_one_does() {
+    // The renewals of 800 and 1,600 fail: without an answer, or at the stamp of their request.
+    let (hold, outcome, why) = (HoldId(1), Outcome::Indeterminate, FailureReason::NoMajority);
+    for (node, expected) in [("redis-1", "partition"), ("worker-1", "partition"), ("worker-2", "unexplained")] {
+        for lasted in [40, 0] {
+            let mut s = HistoryBuilder::renewing(800);
+            s.plan.lock_nodes.truncate(1);
+            s.acquire(1, 1, 0, 10, 41);
+            for sent in [800, 1_600] {
+                s.event("worker-1", sent, Event::Renew { hold });
+                s.event("worker-1", sent + lasted, Event::RenewFailed { hold, outcome, why, answers: Vec::new() });
+            }
+            s.unplanned(7, FaultKind::Partition, node, (100, 150), 1_990);
+            s.acquire(2, 2, 2_000, 2_010, 42).release(2, 2_020).write(1, 1, 2_051, 2_052);
+            assert_eq!(s.causes(), [expected], "{node}, {lasted} ms");
+        }
+    }
+    // The write is under way 1,021-2,100.
+    for (node, expected) in [("resource", "partition"), ("redis-1", "unexplained")] {
+        let mut s = builder();
+        s.work(1, 20, 1_000).write(1, 1, 1_021, 2_100);
+        s.unplanned(7, FaultKind::Partition, node, (1_000, 1_040), 1_900);
+        assert_eq!(s.causes(), [expected], "{node}");
     }
 }
