@@ -190,15 +190,15 @@ impl Run {
             Event::Renewed { lease_ns, .. } => {
                 let lease = Duration::from_nanos(*lease_ns);
                 if let Some(sent) = attempt.renewing {
-                    attempt.extended(sent.at, lease, nodes, of);
+                    attempt.extended((sent.at, mark.at), lease, nodes, of);
                 }
                 attempt.renewed(mark, lease, nodes);
             }
             Event::RenewFailed { why, .. } => {
                 if let (Some(sent), Some(grant)) = (attempt.renewing.take(), attempt.grant) {
-                    attempt.extended(sent.at, renew_for.unwrap_or(grant.lease), nodes, of);
-                    let loss = Some(*why).filter(|why| matches!(why, FailureReason::Lost | FailureReason::Validity));
                     let span = (sent.at, mark.at);
+                    attempt.extended(span, renew_for.unwrap_or(grant.lease), nodes, of);
+                    let loss = Some(*why).filter(|why| matches!(why, FailureReason::Lost | FailureReason::Validity));
                     attempt.failed(RenewalFailure { span, done_on: nodes, refused_on: refused, loss });
                 }
             }

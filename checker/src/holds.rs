@@ -17,6 +17,17 @@ pub(crate) struct EventRef {
 /// A span of time.
 pub(crate) type Span = (Stamp, Stamp);
 
+/// A hold's lease on one lock node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NodeLease {
+    /// The stamps between which the node granted or renewed it.
+    pub told: Span,
+    /// Its earliest true end.
+    pub until: Stamp,
+    /// True if the node has renewed it.
+    pub is_renewed: bool,
+}
+
 /// Lock nodes as bits, in the order of the plan.
 pub(crate) type Nodes = u64;
 
@@ -142,9 +153,8 @@ pub(crate) struct Attempt {
     /// The nodes that did the last renewal, by the stamp of its answer, and those of the renewal before it.
     renewed_on: (Stamp, Nodes),
     renewed_before: Nodes,
-    /// Of each node: the send stamp of its lease, and the earliest true end of the lease. Empty as long as nothing was
-    /// renewed.
-    pub leases: Vec<Span>,
+    /// The lease of each node. Empty as long as nothing was renewed.
+    pub leases: Vec<NodeLease>,
     /// Renewals that failed inside the promise since the last one that succeeded.
     pub failures: Vec<RenewalFailure>,
     /// The promise end, renewals included.
@@ -267,15 +277,18 @@ impl Attempt {
         self.add_step(ok, ClientStep::Other);
     }
 
-    /// Notes the nodes that did a renewal sent at `sent`, whether or not the renewal succeeded as a whole.
-    pub fn extended(&mut self, sent: Stamp, lease: Duration, nodes: Nodes, of: usize) {
+    /// Notes the nodes that did a renewal between its request and its answer, whether or not the renewal succeeded as a
+    /// whole.
+    pub fn extended(&mut self, told: Span, lease: Duration, nodes: Nodes, of: usize) {
         let Some(grant) = self.grant else { return };
         if self.leases.is_empty() {
-            self.leases = vec![(grant.promised_from, grant.promised_from.plus(grant.lease)); of.min(64)];
+            let (told, until) = ((grant.promised_from, grant.ok.at), grant.promised_from.plus(grant.lease));
+            self.leases = vec![NodeLease { told, until, is_renewed: false }; of.min(64)];
         }
         for (_, known) in self.leases.iter_mut().enumerate().filter(|(i, _)| nodes & (1 << i) != 0) {
-            if sent.plus(lease) > known.1 {
-                *known = (sent, sent.plus(lease));
+            let until = told.0.plus(lease);
+            if until > known.until {
+                *known = NodeLease { told, until, is_renewed: true };
             }
         }
     }

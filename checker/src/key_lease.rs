@@ -9,7 +9,7 @@ use history::{
 
 use crate::{
     faults::FaultRecord,
-    holds::{Attempt, Grant, Span},
+    holds::{Attempt, Grant, NodeLease, Span},
     rules,
     run::Run,
 };
@@ -44,9 +44,7 @@ pub(crate) fn looks_from(run: &Run, sent: Stamp) -> Stamp {
 pub(crate) struct KeyLease {
     /// The send stamp of the attempt, or of the earlier request on which its promise rests.
     pub sent: Stamp,
-    /// The stamps between which the node granted the lease, and the earliest true end of the lease (`until`).
-    pub told: Span,
-    pub until: Stamp,
+    pub lease: NodeLease,
     /// The key was gone by then.
     pub gone_by: Stamp,
 }
@@ -54,18 +52,15 @@ pub(crate) struct KeyLease {
 impl KeyLease {
     /// The key of a hold on a node that refused to renew it, which it had done by `gone_by`.
     pub fn of(hold: &Attempt, grant: &Grant, node: usize, gone_by: Stamp) -> KeyLease {
-        let first = (grant.promised_from, grant.promised_from.plus(grant.lease));
-        let (told, until) = match hold.leases.get(node) {
-            Some((sent, until)) if *sent > first.0 => ((*sent, *sent), *until),
-            _ => ((first.0, grant.ok.at), first.1),
-        };
-        KeyLease { sent: hold.relies_since(), told, until, gone_by }
+        let (told, until) = ((grant.promised_from, grant.ok.at), grant.promised_from.plus(grant.lease));
+        let first = NodeLease { told, until, is_renewed: false };
+        let lease = hold.leases.get(node).copied().unwrap_or(first);
+        KeyLease { sent: hold.relies_since(), lease, gone_by }
     }
 
     /// The stamp after which the key was lost: a node that did a renewal had the key when the renewal was sent.
     pub fn had_since(&self) -> Stamp {
-        // A renewal takes no time here: its two stamps are equal.
-        if self.told.0 == self.told.1 { self.told.0.max(self.sent) } else { self.sent }
+        if self.lease.is_renewed { self.lease.told.0.max(self.sent) } else { self.sent }
     }
 
     /// Returns whether a proved fault may have removed the key: a fault of the node, or of any member of the store. If
@@ -103,12 +98,12 @@ impl KeyLease {
             (Harm::Kills(Data::Kept | Data::Synced), Persistence::Snapshot) => Some(Persistence::SNAPSHOT_EVERY * 2),
             _ => None,
         };
-        let is_synced = synced_after.is_some_and(|after| rules::is_lease_over(at, self.told.1.plus(after)));
+        let is_synced = synced_after.is_some_and(|after| rules::is_lease_over(at, self.lease.told.1.plus(after)));
         // With `everysec`, Redis postpones its writes while a background fsync runs. A SIGKILL may then lose a key that
         // the server had already confirmed.
         let is_put_off = line.kind.harm() == Harm::Kills(Data::Kept)
             && persistence == Persistence::Everysec
-            && line.unsynced.is_some_and(|fsyncs| fsyncs > 0 || self.told.1 >= at);
+            && line.unsynced.is_some_and(|fsyncs| fsyncs > 0 || self.lease.told.1 >= at);
         let is_between = rules::is_between(gone, self.had_since(), Stamp(u64::MAX)) && at < self.gone_by;
         ((forgets(run, line.kind) && !is_synced || is_put_off) && is_between).then_some(at)
     }
@@ -214,7 +209,7 @@ impl NodeClocks {
     /// before the key was gone, and not before `from`, when the servers first look at the clock. The clock's time is
     /// true time plus all changes of the clock since the grant.
     pub fn first_to_reach(&self, lease: &KeyLease, from: Stamp, clock: WhichClock) -> Option<Stamp> {
-        let KeyLease { until, told, gone_by: last, .. } = *lease;
+        let KeyLease { lease: NodeLease { until, told, .. }, gone_by: last, .. } = *lease;
         // A fault that was over before the grant has left an offset that is not known, and that both have. A fault that
         // began when the key was gone has not moved the clock before.
         let shifts: Vec<&Shift> =
@@ -259,6 +254,10 @@ mod tests {
         Stamp(ms * 1_000_000)
     }
 
+    fn granted() -> NodeLease {
+        NodeLease { told: (ms(20_000), ms(20_010)), until: ms(22_000), is_renewed: false }
+    }
+
     /// A drift by a fifth that began and ended within 1 ms of these.
     fn drift(from: u64, to: u64) -> Shift {
         let change = ClockChange::DriftPpm(200_000);
@@ -268,8 +267,7 @@ mod tests {
 
     #[test]
     fn drifts_that_were_over_before_the_grant_end_no_lease() {
-        let lease =
-            KeyLease { sent: ms(20_000), told: (ms(20_000), ms(20_010)), until: ms(22_000), gone_by: ms(21_900) };
+        let lease = KeyLease { sent: ms(20_000), lease: granted(), gone_by: ms(21_900) };
         let past = || (0..100).map(|i| drift(10 * i, 10 * i + 5)).collect::<Vec<_>>();
         let first = |shifts| NodeClocks(shifts).first_to_reach(&lease, Stamp(0), WhichClock::Monotonic);
         assert_eq!(first(past()), None);
@@ -283,6 +281,20 @@ mod tests {
         let mut s = HistoryBuilder::new();
         s.acquire(1, 1, 1_000, 1_010, 41).acquire(2, 2, 2_000, 2_010, 42).release(2, 2_100).release_refused(1, 2_200);
         s
+    }
+
+    #[test]
+    fn a_renewal_is_on_disk_a_second_after_its_answer() {
+        // The node did the renewal at some instant between 500 and 600.
+        for (requested, expected) in [(1_599, "powerloss"), (1_600, "unexplained")] {
+            let mut s = HistoryBuilder::new();
+            s.plan.models = Some(Models { persistence: Persistence::Everysec, ..Models::default() });
+            s.plan.lock_nodes.truncate(1);
+            s.acquire(1, 1, 0, 10, 41).renew(1, 500, 600);
+            s.acquire(2, 2, 1_700, 1_710, 42).release(2, 1_800).release_refused(1, 1_900);
+            s.inject(1, Fault::new(fault::Powerloss {}, SECOND), "redis-1", requested + 5, 1_690);
+            assert_eq!(s.causes(), [expected], "the power went at {requested}");
+        }
     }
 
     #[test]
@@ -311,8 +323,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_was_slowed_before_the_end_of_the_lease_ends_none() {
-        let lease =
-            KeyLease { sent: ms(20_000), told: (ms(20_000), ms(20_010)), until: ms(22_000), gone_by: ms(21_900) };
+        let lease = KeyLease { sent: ms(20_000), lease: granted(), gone_by: ms(21_900) };
         let of = |change, from, to| {
             let (begun, ended) = ((ms(from), ms(from + 1)), (ms(to - 1), ms(to)));
             Shift { clock: WhichClock::Monotonic, change, begun, ended }

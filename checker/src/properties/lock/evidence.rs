@@ -6,7 +6,7 @@ use history::{OpId, Stamp};
 
 use crate::{
     hold_summary::HoldSummary,
-    holds::{EventRef, Nodes, Span},
+    holds::{EventRef, NodeLease, Nodes},
     intervals::Intervals,
 };
 
@@ -55,8 +55,8 @@ pub(crate) struct HoldWatch {
 pub(crate) struct Renewed {
     /// The nodes that did the last renewal.
     pub nodes: Nodes,
-    /// Per node, the stamp of the lease and the earliest true end of the lease.
-    pub leases: Vec<Span>,
+    /// Per node.
+    pub leases: Vec<NodeLease>,
 }
 
 /// One of two holds that were entitled at once, as it was when the other one was acquired.
@@ -65,7 +65,7 @@ pub(crate) struct Entitled {
     /// The nodes that had granted the hold, or had renewed it.
     pub nodes: Nodes,
     /// As in [`Renewed`]. Empty if the hold had not been renewed.
-    leases: Vec<Span>,
+    leases: Vec<NodeLease>,
 }
 
 /// Two holds that were entitled at once.
@@ -84,22 +84,19 @@ impl Entitled {
         Entitled { hold, nodes: granted_on | renewed.nodes, leases: renewed.leases }
     }
 
-    /// Returns the earliest true end of the hold's lease on a node.
-    pub fn lease_until(&self, node: usize) -> Stamp {
-        self.leases.get(node).map_or(self.hold.lease_until, |lease| lease.1)
-    }
-
-    /// Returns the stamps between which the node received the hold's lease.
-    pub fn told(&self, node: usize) -> Span {
+    /// Returns the hold's lease on a node.
+    pub fn lease(&self, node: usize) -> NodeLease {
         match self.leases.get(node) {
-            // Compared with its lease, a renewal takes no time.
-            Some(lease) if lease.0 > self.hold.granted.0 => (lease.0, lease.0),
-            _ => self.hold.granted,
+            Some(lease) if lease.is_renewed => *lease,
+            known => {
+                let until = known.map_or(self.hold.lease_until, |lease| lease.until);
+                NodeLease { told: self.hold.granted, until, is_renewed: false }
+            }
         }
     }
 
     /// Returns the node on which the hold's lease lasted longest.
     pub fn longest(&self) -> usize {
-        (0..self.leases.len()).max_by_key(|node| self.leases[*node].1).unwrap_or(0)
+        (0..self.leases.len()).max_by_key(|node| self.leases[*node].until).unwrap_or(0)
     }
 }

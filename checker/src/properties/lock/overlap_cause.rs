@@ -13,7 +13,7 @@ use crate::{
     cause::{Cause, CauseSet},
     failover,
     faults::FaultRecord,
-    holds::{Nodes, Span},
+    holds::{NodeLease, Nodes, Span},
     judge::Ending,
     key_lease::{KeyLease, NodeClocks, ending_clock, looks_from},
     rules,
@@ -40,7 +40,7 @@ pub(crate) fn of_overlap(run: &Run, overlap: &Overlap, ending: &Ending) -> Cause
     } else {
         for node in (0..run.plan.lock_nodes.len().min(64)).filter(|i| both & (1 << i) != 0) {
             // A node that did not execute a renewal may have removed the key when its lease expired.
-            if orders.iter().any(|(first, second)| rules::is_lease_over(second.hold.ok.at, first.lease_until(node))) {
+            if orders.iter().any(|(first, second)| rules::is_lease_over(second.hold.ok.at, first.lease(node).until)) {
                 continue;
             }
             match orders.iter().find_map(|(first, second)| on_node(run, first, second, ending, node)) {
@@ -80,8 +80,7 @@ fn on_node(run: &Run, first: &Entitled, second: &Entitled, ending: &Ending, node
     let name = &run.plan.lock_nodes[node];
     let (sent, gone_by) = (first.hold.relies_since(), second.hold.ok.at);
     let between = |at: Stamp| rules::is_between(at, sent, gone_by);
-    let (until, told) = (first.lease_until(node), first.told(node));
-    let key_lease = KeyLease { sent, told, until, gone_by };
+    let key_lease = KeyLease { sent, lease: first.lease(node), gone_by };
     let restarts =
         proved(run, name).filter_map(|line| Some((key_lease.forgotten(run, line)?, Cause::Fault(line.kind))));
     let removed = ending.unsafe_requests.iter().filter(|u| u.owner == first.hold.id && u.node == node);
@@ -136,8 +135,7 @@ fn in_replicas(run: &Run, first: &Entitled, second: &Entitled, ending: &Ending) 
     let (from, clock) = (looks_from(run, within.0), ending_clock(run));
     let mut others = nodes().filter(|node| is_in(by_second, *node));
     let is_ahead = |node: usize| {
-        let (until, told) = (first.lease_until(node), first.told(node));
-        let key_lease = KeyLease { sent: within.0, told, until, gone_by: within.1 };
+        let key_lease = KeyLease { sent: within.0, lease: first.lease(node), gone_by: within.1 };
         NodeClocks::of(run, &run.plan.lock_nodes[node]).first_to_reach(&key_lease, from, clock).is_some()
     };
     others.any(is_ahead).then_some(Cause::Fault(FaultKind::Clock))
@@ -165,11 +163,11 @@ fn is_of_links(kind: FaultKind) -> bool {
 /// replica. The service may have granted the second hold although that hold's own key was gone. Then the event that
 /// removed the second hold's key explains the overlap.
 fn in_store(run: &Run, first: &Entitled, second: &Entitled, ending: &Ending) -> Option<Cause> {
-    let (longest, gone_by) = (first.longest(), second.hold.ok.at);
-    let (until, told) = (first.lease_until(longest), first.told(longest));
+    let (longest, gone_by) = (first.lease(first.longest()), second.hold.ok.at);
     let (first, second) = (&first.hold, &second.hold);
-    let of_first = KeyLease { sent: first.relies_since(), told, until, gone_by };
-    let of_second = KeyLease { sent: second.relies_since(), told: second.granted, until: second.lease_until, gone_by };
+    let of_first = KeyLease { sent: first.relies_since(), lease: longest, gone_by };
+    let own = NodeLease { told: second.granted, until: second.lease_until, is_renewed: false };
+    let of_second = KeyLease { sent: second.relies_since(), lease: own, gone_by };
     let of_second = second.is_without_key.then(|| taken_from_store(run, &of_second, second.id, ending)).flatten();
     of_second.or_else(|| taken_from_store(run, &of_first, first.id, ending))
 }

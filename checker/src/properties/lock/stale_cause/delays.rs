@@ -1,5 +1,7 @@
 //! The spans in which a step of an act may have waited: for a process that did not run, or for packets.
 
+use std::time::Duration;
+
 use history::{ClockChange, FaultKind, Harm, NodeName, Stamp, fault};
 
 use crate::{
@@ -126,7 +128,7 @@ pub(super) fn without_majority(delays: &[LockDelay<SuspectSet>], set: SuspectSet
 }
 
 /// The length of frozen time before an instant, each instant counted once.
-pub(super) fn length(frozen: &[FrozenSpan], others: Vec<Span>, set: SuspectSet, until: Stamp) -> std::time::Duration {
+pub(super) fn length(frozen: &[FrozenSpan], others: Vec<Span>, set: SuspectSet, until: Stamp) -> Duration {
     let frozen = frozen.iter().filter(|f| f.suspect & set != 0).map(|f| f.span).chain(others);
     frozen.filter_map(|span| clip(span, (Stamp(0), until))).collect::<Intervals>().length()
 }
@@ -148,22 +150,32 @@ pub(super) fn clocks_of<'a>(
     })
 }
 
+/// The most steps in which the end of a work by a slow clock is found. Each step leaves at most half of the rest.
+const STEPS_MAX: usize = 64;
+
 /// The spans by which slow clocks of a worker made a client's work longer. The work began at `begun`, and the client
 /// waits by its own clock. `overdue` is the time from the planned end of the work to its end.
 pub(super) fn slowed(run: &Run, worker: &NodeName, begun: Stamp, overdue: Span) -> Vec<(Span, Suspect)> {
     let faults = run.faults.iter().filter(|(_, l)| l.proved.is_some() && l.node == *worker);
-    let lost = faults.filter_map(|(id, l)| {
+    let slow = faults.filter_map(|(id, l)| {
         let step = run.plan.step(id)?;
         let fault::Clock { clock, change: ClockChange::DriftPpm(ppm) } = step.fault.clock()? else { return None };
-        let slow = u32::try_from(-ppm).ok().filter(|_| clock.is_monotonic())?;
-        let lasted = rules::overlap(l.bracket()?, (begun, overdue.1))?;
-        Some((lasted.mul_f64(f64::from(slow) / 1e6), Suspect::Fault(id, l.kind)))
+        let is_slow = *ppm < 0 && clock.is_monotonic();
+        is_slow.then_some((l.bracket()?, f64::from(ppm.unsigned_abs()) / 1e6, Suspect::Fault(id, l.kind)))
     });
+    let slow: Vec<(Span, f64, Suspect)> = slow.collect();
+    let lost = |bracket: Span, by: f64, until: Stamp| {
+        rules::overlap(bracket, (begun, until)).map_or(Duration::ZERO, |lasted| lasted.mul_f64(by))
+    };
+    // A client works until its clock shows the planned end. What the clock loses later makes no work longer.
+    let longer = |until: Stamp| slow.iter().map(|(bracket, by, _)| lost(*bracket, *by, until)).sum::<Duration>();
+    let shown = (0..STEPS_MAX).fold(overdue.0, |until, _| overdue.0.plus(longer(until)).min(overdue.1));
     let mut from = overdue.0;
     let mut found = Vec::new();
-    for (lost, suspect) in lost {
-        found.push(((from, from.plus(lost)), suspect));
-        from = from.plus(lost);
+    for (bracket, by, suspect) in slow {
+        let to = from.plus(lost(bracket, by, shown));
+        found.push(((from, to), suspect));
+        from = to;
     }
     found
 }

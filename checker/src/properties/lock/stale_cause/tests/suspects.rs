@@ -75,33 +75,46 @@ fn a_kill_that_the_engine_refused_explains_nothing() {
 
 #[test]
 fn a_slow_clock_makes_work_longer_by_what_it_lost() {
-    // The promise ends at 1,978. The client plans work 20-1,520, which its clock ends at 2,481. The fault is on from 5
-    // before `from` on. A clock that is slow by a quarter from 465 on loses 504, without which the write is in time.
+    let slow = |clock, ppm| {
+        let change = ClockChange::DriftPpm(ppm);
+        Fault::new(fault::Clock { clock, change }, std::time::Duration::from_secs(1))
+    };
+    // The promise ends at 1,978. The client plans work 20-1,520, and sends its write at 2,377. The fault is on from 5
+    // before `from` on. A clock that is slow by a quarter from 320 on shows the end of the work at 1,920. It has lost
+    // 400 by then, without which the write is in time.
     for (clock, ppm, node, from, expected) in [
-        (WhichClock::Monotonic, -250_000, "worker-1", 470, "clock"),
-        (WhichClock::Both, -250_000, "worker-1", 470, "clock"),
-        (WhichClock::Monotonic, -250_000, "worker-1", 471, "unexplained"),
-        (WhichClock::Monotonic, 250_000, "worker-1", 470, "unexplained"),
-        (WhichClock::Wall, -250_000, "worker-1", 470, "unexplained"),
-        (WhichClock::Monotonic, -250_000, "worker-2", 470, "unexplained"),
+        (WhichClock::Monotonic, -250_000, "worker-1", 325, "clock"),
+        (WhichClock::Both, -250_000, "worker-1", 325, "clock"),
+        (WhichClock::Monotonic, -250_000, "worker-1", 326, "unexplained"),
+        (WhichClock::Monotonic, 250_000, "worker-1", 325, "unexplained"),
+        (WhichClock::Wall, -250_000, "worker-1", 325, "unexplained"),
+        (WhichClock::Monotonic, -250_000, "worker-2", 325, "unexplained"),
     ] {
-        let slow = fault::Clock { clock, change: ClockChange::DriftPpm(ppm) };
         let mut s = builder();
-        s.work(1, 20, 1_500).write(1, 1, 2_481, 2_482);
-        s.inject(1, Fault::new(slow, std::time::Duration::from_secs(3)), node, from, 3_000);
+        s.work(1, 20, 1_500).write(1, 1, 2_377, 2_378).inject(1, slow(clock, ppm), node, from, 3_000);
         assert_eq!(s.causes(), [expected], "{clock:?} by {ppm} ppm of {node} from {from}");
     }
-    // The time that two clock faults lost adds up: each of them 252. Each of the two would have been enough.
-    let slow = || {
-        let change = ClockChange::DriftPpm(-250_000);
-        Fault::new(fault::Clock { clock: WhichClock::Monotonic, change }, std::time::Duration::from_secs(1))
-    };
+    // The time that two clock faults lost adds up. The first one loses 252, and the second one 189 until the clock
+    // shows the end of the work, at 1,961. Each of the two would have been enough.
     for (from, expected) in [(105, "clock"), (106, "unexplained")] {
         let mut s = builder();
-        s.work(1, 20, 1_500).write(1, 1, 2_481, 2_482);
-        s.inject(1, slow(), "worker-1", from, 1_103).inject(2, slow(), "worker-1", 1_205, 2_203);
+        let slow = || slow(WhichClock::Monotonic, -250_000);
+        s.work(1, 20, 1_500).write(1, 1, 2_418, 2_419);
+        s.inject(1, slow(), "worker-1", from, 1_103).inject(2, slow(), "worker-1", 1_210, 2_203);
         assert_eq!(s.causes(), [expected], "the first one from {from}");
     }
+}
+
+#[test]
+fn what_a_slow_clock_loses_after_the_work_makes_no_act_late() {
+    // The clock is slow by a fifth, and shows the end of the work 20-1,520 at 1,895. So without the pause 1,800-2,600
+    // the write is in time, although the clock has lost 516 by 2,602.
+    let change = ClockChange::DriftPpm(-200_000);
+    let slow = fault::Clock { clock: WhichClock::Monotonic, change };
+    let mut s = builder();
+    s.work(1, 20, 1_500).write(1, 1, 2_602, 2_603).pause(2, "worker-1", 1_800, 2_600);
+    s.inject(1, Fault::new(slow, std::time::Duration::from_secs(3)), "worker-1", 20, 3_000);
+    assert_eq!(s.causes(), ["pause"]);
 }
 
 #[test]
