@@ -8,7 +8,7 @@ CARGO := cargo
 ROOT := $(filter 0,$(shell id -u))
 REPRODUCED := lock=violated,lock.stale_holder>=1,lock.unexplained=0,off.data.lost_updates>=1,writes.fence.stale_rejected>=1,writes.fence.stale_accepted=0,reads.fence.stale_accepted=0
 
-.PHONY: help demo test test-local dynamodb accept mutants bench stores check checkers executors keys image setup setup-test setup-accept build
+.PHONY: help demo test test-local dynamodb accept mutants bench stores check checkers recorder executors keys image setup setup-test setup-accept build
 
 help:
 	@echo 'make demo     show a double-holder window on five real Redis nodes (packages and images included); simulated without Docker'
@@ -22,6 +22,7 @@ help:
 	@echo 'make stores   the clients of etcd, Postgres and ZooKeeper beside the requests that no client can do without'
 	@echo 'make check    how fast a record is read and judged, beside a plain read of the same file'
 	@echo 'make checkers longer and longer records, judged by this checker and by others'
+	@echo 'make recorder how many events a second the recorder takes from workers in containers; needs Docker'
 	@echo 'make executors  the event loop of the simulation beside paused Tokio and turmoil, on one workload'
 	@echo 'make keys     what a short lock on each of KEYS keys (100000) costs a Redis server: memory, expiry, what is left'
 
@@ -92,6 +93,10 @@ check:
 # Porcupine takes part with CHECKERS_FLAGS='--porcupine PROGRAM': PROGRAM is what `go build` makes in bench/porcupine.
 checkers:
 	$(CARGO) run --release --manifest-path bench/Cargo.toml --bin checkers -- $(CHECKERS_FLAGS)
+
+# More flags in RECORDER_FLAGS, for example `--workers 2 --rate 100000`.
+recorder: setup
+	$(CARGO) run --release --manifest-path bench/Cargo.toml --bin recorder -- $(RECORDER_FLAGS)
 
 # More flags in EXECUTORS_FLAGS, for example `--pairs 100`, or `--instructions`, which needs valgrind.
 executors:

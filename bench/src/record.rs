@@ -5,7 +5,7 @@ use std::{cmp::Reverse, collections::BinaryHeap, path::Path};
 use anyhow::Context;
 use history::{
     Arm, ArmDecision, ArmReadAnswer, ArmWriteAnswer, ClientId, Event, HoldId, Key, Mode, NodeAnswer, NodeName, OpId,
-    ProcessName, Record, RequestKind, Role, Stamp, Token, Writer,
+    Plan, ProcessName, Record, RequestKind, Role, Stamp, Token, Writer,
 };
 
 const WORKERS: u32 = 4;
@@ -53,6 +53,9 @@ impl Recorder {
     }
 }
 
+/// The events of a critical section.
+const STEPS: u32 = 11;
+
 const CONTROLLER: usize = 0;
 const AGENT: usize = 1;
 const RESOURCE: usize = 2;
@@ -69,6 +72,12 @@ struct Client {
     sent: u64,
 }
 
+impl Client {
+    fn new(process: usize, key: u32) -> Client {
+        Client { process, sections: 0, key, hold: HoldId(0), step: 0, number: 0, sent: 0 }
+    }
+}
+
 #[derive(Default, Clone, Copy)]
 struct State {
     token: u64,
@@ -82,8 +91,8 @@ pub fn write(path: &Path, events: u64, keys: u32, clients: u32) -> anyhow::Resul
     let workers = (1..=WORKERS).map(|n| format!("worker-{n}"));
     let processes = names.into_iter().chain(workers).map(|name| Process { name: name.as_str().into(), n: 0, beat: 0 });
     let mut to = Recorder { writer: Writer::create(path)?, seq: 0, now: 1_000_000, processes: processes.collect() };
-    let plan = serde_json::from_value(plan(keys, clients)).context("the plan of the record")?;
-    to.add(CONTROLLER, Event::Plan { run: "generated".into(), plan: Box::new(plan), made_by: None })?;
+    let plan = Box::new(plan_of(keys, clients)?);
+    to.add(CONTROLLER, Event::Plan { run: "generated".into(), plan, made_by: None })?;
     for process in AGENT..to.processes.len() {
         to.now += 1_000;
         let role = match process {
@@ -112,19 +121,24 @@ pub fn write(path: &Path, events: u64, keys: u32, clients: u32) -> anyhow::Resul
     Ok(to.seq)
 }
 
+/// The events that a worker reports of one critical section.
+pub fn section() -> Vec<Event> {
+    let (mut client, mut state, mut number) = (Client::new(RESOURCE + 1, 0), State::default(), 0);
+    client.hold = HoldId::of(0, 1);
+    let mut of_worker = Vec::new();
+    while client.step < STEPS {
+        let at = (1_000_000 + u64::from(client.step) * STEP, STEP);
+        let (process, event) = event(&mut client, 0, &mut state, &Key::from("k0"), &mut number, at);
+        client.step += 1;
+        of_worker.extend((process != RESOURCE).then_some(event));
+    }
+    of_worker
+}
+
 /// All critical sections; returns how many each worker had.
 fn sections(to: &mut Recorder, events: u64, keys: u32, clients: u32) -> anyhow::Result<[u64; WORKERS as usize]> {
-    let mut all: Vec<Client> = (0..clients)
-        .map(|client| Client {
-            process: RESOURCE + 1 + (client % WORKERS) as usize,
-            sections: 0,
-            key: client % keys,
-            hold: HoldId(0),
-            step: 0,
-            number: 0,
-            sent: 0,
-        })
-        .collect();
+    let mut all: Vec<Client> =
+        (0..clients).map(|client| Client::new(RESOURCE + 1 + (client % WORKERS) as usize, client % keys)).collect();
     let mut states = vec![State::default(); keys as usize];
     let names: Vec<Key> = (0..keys).map(|key| Key::from(format!("k{key}").as_str())).collect();
     let (mut made, mut holds, mut number) = ([0; WORKERS as usize], [0; WORKERS as usize], 0);
@@ -150,7 +164,7 @@ fn sections(to: &mut Recorder, events: u64, keys: u32, clients: u32) -> anyhow::
         let (process, event) = event(client, id, state, &names[client.key as usize], &mut number, (to.now, step));
         to.add(process, event)?;
         client.step += 1;
-        let next = if client.step == 11 {
+        let next = if client.step == STEPS {
             (client.step, client.sections) = (0, client.sections + 1);
             holds[client.process - RESOURCE - 1] += 1;
             // Each client goes round its own keys: every one of them has one client.
@@ -268,9 +282,13 @@ fn seen(arm: Arm, state: State, is_write: bool) -> Option<Token> {
     (before > 0).then_some(Token(before))
 }
 
-fn plan(keys: u32, clients: u32) -> serde_json::Value {
+/// The plan of a record.
+///
+/// # Errors
+/// The format of plans has changed, and this one is out of date.
+pub fn plan_of(keys: u32, clients: u32) -> anyhow::Result<Plan> {
     let nodes: Vec<String> = (1..=5).map(|n| format!("redis-{n}")).collect();
-    serde_json::json!({
+    let plan = serde_json::json!({
         "schema": 1, "seed": 1, "cluster": "docker", "backend": "redlock", "tokens": "two-phase", "time": "10s",
         "lease": "2s", "arms": ["off", "writes", "reads"], "fence": "default", "lock_nodes": nodes,
         "servers": {
@@ -285,5 +303,6 @@ fn plan(keys: u32, clients: u32) -> serde_json::Value {
         },
         "activity": {"holds": 2, "clients": if keys < clients { 2 } else { 1 }, "refused": 0},
         "nemesis": [], "schedule": []
-    })
+    });
+    serde_json::from_value(plan).context("the plan of the record")
 }

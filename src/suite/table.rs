@@ -6,6 +6,7 @@ use super::{
     counts::Counts,
     results::{CaseRun, Outcome, Results, RowFacts},
 };
+use crate::report::TestResult;
 
 /// The least width of the column of names.
 const WIDTH: usize = 19;
@@ -20,10 +21,20 @@ pub fn line(run: &CaseRun) -> String {
     for why in &run.misses {
         line += &format!("{:WIDTH$} {why}\n", "");
     }
+    for why in undecided(run) {
+        line += &format!("{:WIDTH$} {why}\n", "");
+    }
     for (try_, error) in (1..).zip(&run.errors) {
         line += &format!("{:WIDTH$} try {try_} failed: {error}\n", "");
     }
     line
+}
+
+/// The reasons for which an inconclusive run decides nothing, apart from those that its other lines tell.
+fn undecided(run: &CaseRun) -> impl Iterator<Item = &String> {
+    let skipped = run.tests.iter().filter(|test| test.result == TestResult::Skipped);
+    let reasons = skipped.filter(|_| run.outcome == Outcome::Inconclusive).flat_map(|test| &test.why);
+    reasons.filter(|why| !run.misses.contains(why) && !run.missing.iter().any(|m| **why == format!("not seen: {m}")))
 }
 
 /// The word for an outcome.
@@ -110,7 +121,24 @@ pub fn figures(verdicts: &Verdicts) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::suite::fixtures::{of_rows, run};
+    use crate::{
+        report::TestCase,
+        suite::fixtures::{of_rows, run},
+    };
+
+    #[test]
+    fn an_inconclusive_run_is_told_with_its_reasons_once() {
+        let case = |name: &str, why: &str| TestCase::new(name, TestResult::Skipped, vec![why.to_owned()]);
+        let tests = vec![case("activity", "only 1 hold"), case("witness", "not seen: a kill"), case("lock", "a miss")];
+        let (missing, misses) = (vec!["a kill".to_owned()], vec!["a miss".to_owned()]);
+        let undecided = CaseRun { outcome: Outcome::Inconclusive, missing, misses, tests, ..run("K1", 0) };
+        let text = line(&undecided);
+        for why in ["only 1 hold", "not seen: a kill", "a miss"] {
+            assert_eq!(text.matches(why).count(), 1, "{text}");
+        }
+        let decided = CaseRun { outcome: Outcome::NotAsExpected, ..undecided };
+        assert!(!line(&decided).contains("only 1 hold"), "the other properties decide");
+    }
 
     #[test]
     fn only_a_run_that_was_made_and_has_the_evidence_is_witnessed() {
