@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::Context;
 use compose::{ComposeFile, STORE_ROLE};
-use history::{ClusterKind, FaultKind, NodeName, PLAN_BYTES_MAX, Persistence, Plan, PlanError};
+use history::{ClusterKind, FaultKind, NodeName, PLAN_BYTES_MAX, Persistence, Plan, PlanError, ServerFacts};
 use locks::access::Access;
 use rand::{TryRngCore, rand_core::OsRng};
 use serde::{Deserialize, Serialize};
@@ -232,6 +232,8 @@ impl PlanFile {
     }
 
     fn fit_servers(&mut self) -> anyhow::Result<()> {
+        let origin = self.compose.as_ref().map_or_else(|| "plan.servers".into(), |own| own.display().to_string());
+        fit_client(&self.plan, &self.backend).map_err(|problem| Unusable(format!("{origin}: {problem}")))?;
         if self.plan.has_own_servers() {
             return self.fit_own_servers();
         }
@@ -354,6 +356,29 @@ pub fn servers(own: Option<&Path>, backend: &str) -> anyhow::Result<ComposeFile>
             let backend = Backend::named(backend).map_err(|e| usage("backend", e))?;
             Ok(ComposeFile::builtin(backend.name())?)
         }
+    }
+}
+
+/// Refuses facts about servers that contradict the algorithm of their client: the checker would judge another lock. A
+/// client program may have any algorithm.
+fn fit_client(plan: &Plan, backend: &str) -> Result<(), String> {
+    if plan.program.is_some() {
+        return Ok(());
+    }
+    let own = servers(None, backend).map_err(|e| e.to_string())?.facts;
+    let text = |facts: &ServerFacts| serde_json::to_value(facts).map_err(|e| e.to_string());
+    let (own, found) = (text(&own)?, text(&plan.servers)?);
+    let differs = |fact: &&str| match *fact {
+        // The servers may end leases by any clock of their own.
+        "lease_clock" => (own[*fact] == "waiter") != (found[*fact] == "waiter"),
+        _ => own[*fact] != found[*fact],
+    };
+    match ["topology", "promise", "lease_clock", "shows_waiting"].into_iter().find(|fact| differs(fact)) {
+        Some(fact) => {
+            let (expected, found) = (&own[fact], &found[fact]);
+            Err(format!("`{fact}` is {found}, and the client of `{}` needs {expected}", plan.backend))
+        }
+        None => Ok(()),
     }
 }
 

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use history::{ClockChange, FaultId, FaultKind, FaultPhase, Harm, Stamp};
+use history::{ClockChange, FaultId, FaultKind, FaultPhase, Harm, NodeName, Plan, Stamp};
 
-use crate::{failover::DEMOTED_WITHIN, faults::SENT_AGAIN, run::Run};
+use crate::{failover::DEMOTED_WITHIN, faults::SENT_AGAIN, holds::Span, rules, run::Run};
 
 /// The time that servers may take beyond a lease: they look for expired leases only now and then.
 pub(crate) const SLACK: Duration = Duration::from_secs(1);
@@ -14,14 +14,22 @@ pub(crate) const SLACK: Duration = Duration::from_secs(1);
 /// between one and two seconds. The new leader gives each lease its full time again.
 const ELECTED_WITHIN: Duration = Duration::from_secs(2);
 
+/// Returns whether the servers elect a leader: replicas do also if no command of the facts finds it.
+fn elects(plan: &Plan) -> bool {
+    plan.has_leader() || plan.has_replicas()
+}
+
+/// The longest time after a fault in which another node may take the place of the leader.
+fn replaced_within(plan: &Plan) -> Duration {
+    if plan.is_replicated() { DEMOTED_WITHIN } else { ELECTED_WITHIN }
+}
+
 /// The disturbances of a run: faults that are on, and the end of the last one.
 #[derive(Debug, Default)]
 pub(crate) struct Disturbances {
     /// Faults that are on.
     on: Vec<FaultId>,
     since: Stamp,
-    /// The stamp since which the servers' clocks have been right.
-    clocks_right_since: Stamp,
     /// The start of the current disturbance: packets lost since then may have silenced their connections. Such a
     /// silence was over at the second stamp.
     lossy_from: Stamp,
@@ -34,14 +42,19 @@ impl Disturbances {
         self.on.is_empty().then_some(self.since)
     }
 
-    /// The stamp since which the servers' clocks have been right. A lease from before may last beyond its length.
-    pub fn clocks_right_since(&self) -> Stamp {
-        self.clocks_right_since
-    }
-
     /// Extends the disturbance to a stamp.
     pub fn not_before(&mut self, at: Stamp) {
         self.since = self.since.max(at);
+    }
+
+    /// Takes a stall of a process of a node. If no fault stopped the process, the whole machine may have stalled, and
+    /// the servers may elect a leader afterwards.
+    pub fn stalled(&mut self, run: &Run, node: &NodeName, span: Span) {
+        self.not_before(span.1);
+        let is_planned = run.faults.pauses_on(node).iter().any(|pause| rules::overlap(*pause, span).is_some());
+        if !is_planned && elects(&run.plan) {
+            self.not_before(span.1.plus(replaced_within(&run.plan)));
+        }
     }
 
     /// Takes a fault of the locks, of links, of a clock, or a pause. The fault disturbs while it is on. A lease that
@@ -85,12 +98,8 @@ impl Disturbances {
                     None => Duration::ZERO,
                 };
                 self.not_before(at.plus(moved));
-                if !moved.is_zero() {
-                    self.clocks_right_since = self.clocks_right_since.max(at.plus(moved));
-                }
-                if is_of_locks && plan.has_leader() {
-                    let within = if plan.is_replicated() { DEMOTED_WITHIN } else { ELECTED_WITHIN };
-                    self.not_before(at.plus(within));
+                if is_of_locks && elects(plan) {
+                    self.not_before(at.plus(replaced_within(plan)));
                 }
             }
             FaultPhase::HealProved => self.not_before(at),

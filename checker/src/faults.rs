@@ -2,7 +2,9 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use history::{FaultId, FaultKind, FaultPhase, Harm, NodeName, Plan, ProcessName, Stamp, Step, Target};
+use history::{
+    CutMode, FaultId, FaultKind, FaultPhase, Harm, NodeName, Plan, ProcessName, Stamp, Step, Target, fault::LinkEffect,
+};
 use rustc_hash::FxHashMap;
 
 use crate::{
@@ -35,6 +37,8 @@ pub(crate) struct FaultRecord {
     pub delivered: Option<Stamp>,
     /// The start of an earlier loss of the node, if connections may have been silent from then until this fault began.
     lossy_since: Option<Stamp>,
+    /// The stamp after the heal had reset connections.
+    reset: Option<Stamp>,
 }
 
 impl FaultRecord {
@@ -53,6 +57,18 @@ impl FaultRecord {
         let is_lossy = self.kind.harm() == Harm::DropsPackets && to != Stamp(u64::MAX);
         let until = if is_lossy { to.plus(to.since(from)).plus(SENT_AGAIN) } else { to };
         Some((begun, self.delivered.map_or(until, |delivered| delivered.max(until))))
+    }
+
+    /// The span in which the fault may have reset connections: it answers packets with a reset, or its heal reset the
+    /// connections that did not recover.
+    pub fn resets(&self, plan: &Plan, id: FaultId) -> Option<Span> {
+        let (from, to) = self.bracket().filter(|_| self.kind.harm() == Harm::DropsPackets)?;
+        let rejects = |step: &Step| step.fault.link_effect() == Some(LinkEffect::Cut(CutMode::Reject));
+        match (plan.step(id).is_none_or(rejects), self.reset) {
+            (true, reset) => Some((from, reset.map_or(to, |reset| reset.max(to)))),
+            (false, Some(reset)) => Some((self.heal_requested.unwrap_or(from), reset)),
+            (false, None) => None,
+        }
     }
 
     /// Returns whether the fault may hit packets from one node to another. A fault that nobody planned names no links:
@@ -134,6 +150,7 @@ impl Faults {
             is_unplanned: false,
             delivered: None,
             lossy_since: None,
+            reset: None,
         });
         line.lossy_since = line.lossy_since.or(lossy_since);
         match phase {
@@ -158,8 +175,9 @@ impl Faults {
                 line.proved = line.proved.map(|(from, to)| (from, to.max(*since)));
             }
             FaultPhase::Unsynced { fsyncs } => line.unsynced = Some(*fsyncs),
-            // Requests on the old connections get no answer, and the clients report that themselves.
-            FaultPhase::ConnectionsReset { .. } => {}
+            // Requests on the old connections get no answer, and the clients report that themselves. But a server may
+            // end a session with its connection.
+            FaultPhase::ConnectionsReset { .. } => line.reset = Some(mark.at),
         }
     }
 

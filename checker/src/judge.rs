@@ -76,6 +76,8 @@ pub(crate) struct UnsafeRequest {
     pub node: usize,
     pub attempt: HoldId,
     pub owner: HoldId,
+    /// The stamp at which the first of the two attempts was sent.
+    pub since: Stamp,
     pub owner_ok: EventRef,
     pub invoked: EventRef,
     pub answered: EventRef,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use history::{
-    ClockChange, FaultKind, Harm, NodeName, Persistence, Stamp, WhichClock,
+    ClockChange, FaultId, FaultKind, Harm, NodeName, Persistence, Promise, Stamp, WhichClock,
     fault::{self, Data},
 };
 
@@ -106,6 +106,15 @@ impl KeyLease {
             && line.unsynced.is_some_and(|fsyncs| fsyncs > 0 || self.lease.told.1 >= at);
         let is_between = rules::is_between(gone, self.had_since(), Stamp(u64::MAX)) && at < self.gone_by;
         ((forgets(run, line.kind) && !is_synced || is_put_off) && is_between).then_some(at)
+    }
+
+    /// The start of a fault of links that may have reset the connection between these two nodes. An independent server
+    /// ends the session with it, although the client may not know of that yet.
+    pub fn lost_session(&self, run: &Run, id: FaultId, line: &FaultRecord, ends: [&NodeName; 2]) -> Option<Stamp> {
+        let is_session = run.plan.servers.promise == Promise::Session;
+        let (begun, ended) = line.resets(&run.plan, id).filter(|_| is_session && line.proved.is_some())?;
+        let is_hit = [ends, [ends[1], ends[0]]].iter().any(|[from, to]| line.hits(&run.plan, id, from, to));
+        (is_hit && self.had_since() < ended && begun < self.gone_by).then_some(begun)
     }
 
     /// The start of a fault of a store's member by which the store forgot the key, or revoked its lease.
@@ -243,7 +252,7 @@ impl NodeClocks {
 
 #[cfg(test)]
 mod tests {
-    use history::{Fault, Models};
+    use history::{CutMode, Direction, Fault, FaultPhase, Models};
 
     use super::*;
     use crate::history_builder::{HistoryBuilder, etcd};
@@ -307,6 +316,30 @@ mod tests {
             s.inject(1, clock(ClockChange::DriftPpm(500_000)), "redis-1", 500, 1_005);
             s.inject(2, clock(ClockChange::JumpMs(by_ms)), "redis-1", 1_500, 2_500);
             assert_eq!(s.causes(), [expected], "by {by_ms} ms");
+        }
+    }
+
+    #[test]
+    fn a_reset_connection_ends_the_session_of_a_hold() {
+        let (drops, rejects) = (CutMode::Drop, CutMode::Reject);
+        // The cut is healed at 1,800. Its heal resets connections at 1,900.
+        for (promise, cut, worker, is_reset, expected) in [
+            (Promise::Session, drops, "worker-1", true, "partition"),
+            (Promise::Session, drops, "worker-1", false, "unexplained"),
+            (Promise::Session, drops, "worker-2", true, "unexplained"),
+            (Promise::Session, rejects, "worker-1", false, "partition"),
+            (Promise::Lease, drops, "worker-1", true, "unexplained"),
+            (Promise::Lease, rejects, "worker-1", false, "unexplained"),
+        ] {
+            let mut s = overlap();
+            s.plan.lock_nodes.truncate(1);
+            s.plan.servers.promise = promise;
+            let fault = Fault::new(fault::Partition { cut }, SECOND).on_links(Direction::Both, vec![worker.into()]);
+            s.inject(1, fault, "redis-1", 1_200, 1_800);
+            if is_reset {
+                s.fault(1, FaultKind::Partition, "redis-1", 1_900, FaultPhase::ConnectionsReset { count: 1 });
+            }
+            assert_eq!(s.causes(), [expected], "{promise:?}, {cut:?}, {worker}, reset: {is_reset}");
         }
     }
 

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use history::{NodeName, ServerFacts};
+use history::{NodeName, ServerFacts, Topology};
 use serde_saphyr::{Location, Spanned};
 
 use crate::user_file::read_text_file;
@@ -91,6 +91,8 @@ pub struct Service {
     pub health_timeout: Duration,
     /// The command that tells whether this server leads; none if the servers elect no leader.
     pub leader: Option<LeaderTest>,
+    /// True if the server copies its data to others, or from them.
+    pub has_copies: bool,
 }
 
 /// A command that runs on one server, and tells whether this server leads.
@@ -179,7 +181,10 @@ impl ComposeFile {
     pub fn parse(text: &str, origin: &str) -> Result<Self, FileError> {
         let (mut services, raw) = parsed(text, &[STORE_ROLE]).map_err(|wrong| refused(wrong, origin))?;
         let (about, facts, leader) = facts(raw).map_err(|wrong| refused(wrong, origin))?;
-        services.iter_mut().for_each(|service| service.leader.clone_from(&leader));
+        for service in &mut services {
+            service.leader.clone_from(&leader);
+            service.has_copies = facts.topology != Topology::Independent;
+        }
         Ok(Self { origin: origin.to_owned(), about, facts, services })
     }
 }
@@ -233,6 +238,7 @@ fn service(name: &str, raw: Spanned<Mapping<written::Service>>, reserved: &[&str
         health_test,
         health_timeout,
         leader: None,
+        has_copies: false,
     })
 }
 

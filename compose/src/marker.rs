@@ -19,9 +19,9 @@ use crate::{
 /// The time limit of a command in a container, which is busy with a restart.
 const FILE_WITHIN: Duration = Duration::from_secs(10);
 
-/// Returns whether the marker of a server is a key. Redis servers with a leader copy its keys, and a marker among them.
+/// Returns whether the marker of a server is a key. Replicas of a Redis copy its keys, and a marker among them.
 fn is_key(service: &Service) -> bool {
-    service.role == redis::ROLE && service.leader.is_none()
+    service.role == redis::ROLE && !service.has_copies
 }
 
 impl DockerCluster<'_> {
@@ -82,6 +82,9 @@ mod tests {
         for (backend, expected) in [("redis", true), ("redlock", true), ("redis-replicated", false), ("etcd", false)] {
             let services = ComposeFile::builtin(backend).unwrap().services;
             assert!(services.iter().all(|service| is_key(service) == expected), "{backend}");
+            // A file need not have the command that finds the leader.
+            let mut without = services.into_iter().map(|service| Service { leader: None, ..service });
+            assert!(without.all(|service| is_key(&service) == expected), "{backend}, without a leader");
         }
     }
 }

@@ -248,6 +248,34 @@ fn servers_that_make_other_tokens_than_the_plan_are_refused() {
 }
 
 #[test]
+fn facts_that_contradict_the_client_are_refused() {
+    let ready = |backend: &str, (from, to): (&str, &str), is_program: bool| {
+        let (_dir, compose) = changed_compose(backend, |text| text.replace(from, to));
+        let fault = Fault::new(fault::Pause {}, Duration::from_secs(1));
+        let mut file = on_docker(backend, fault, Target::Node("worker-1".into()), compose.clone());
+        file.plan.servers = ComposeFile::read(&compose).unwrap().facts;
+        if is_program {
+            file.plan.program = Some(history::Program { command: vec!["./lock".into()], files: Vec::new() });
+            (file.plan.tokens, file.plan.arms) = (history::Tokens::None, vec![history::Arm::Off]);
+        }
+        file.ready().map_err(|refused| refused.to_string())
+    };
+    for (backend, from, to) in [
+        ("etcd", "topology: one-store", "topology: independent"),
+        ("postgres-advisory", "promise: session", "promise: lease"),
+        ("redis", "lease_clock: wall", "lease_clock: waiter"),
+        ("etcd-server-lock", "shows_waiting: false", "shows_waiting: true"),
+    ] {
+        let refused = ready(backend, (from, to), false).unwrap_err();
+        for word in ["mine.yaml: ", from.split(':').next().unwrap(), &format!("the client of `{backend}` needs")] {
+            assert!(refused.contains(word), "{word}: {refused}");
+        }
+        ready(backend, (from, to), true).unwrap();
+    }
+    ready("etcd", ("lease_clock: both", "lease_clock: monotonic"), false).unwrap();
+}
+
+#[test]
 fn before_a_loss_of_power_each_server_names_its_data() {
     // The second service is a copy of the first one, without the directory.
     let second = |text: &str| {

@@ -71,3 +71,20 @@ fn a_fault_of_a_worker_replaces_no_primary() {
         assert_eq!(is_stuck(&mut s, at), expected, "sent at {at}");
     }
 }
+
+#[test]
+fn a_stall_of_the_machine_may_end_in_an_election() {
+    // Worker 1 stalls until 5,000. After a pause of the worker alone, whose heal is proved at 5,020, nobody elects.
+    for (has_leader, is_planned, quiet) in [(false, false, 5_000), (true, false, 7_000), (true, true, 5_020)] {
+        for (at, expected) in [(quiet + 3_000, false), (quiet + 3_001, true)] {
+            let mut s = HistoryBuilder::new();
+            s.plan.servers.has_leader = has_leader;
+            if is_planned {
+                s.pause(1, "worker-1", 4_000, 5_000);
+            } else {
+                s.stall("worker-1", 4_000, 5_000);
+            }
+            assert_eq!(is_stuck(&mut s, at), expected, "leader: {has_leader}, planned: {is_planned}, sent at {at}");
+        }
+    }
+}

@@ -147,7 +147,7 @@ impl Judge for Liveness {
 
     fn on_event(&mut self, run: &Run, entry: &Entry) {
         self.blocked_keys.on_event(run, entry);
-        self.deadlocks.on_event(run, entry, self.blocked_keys.lease());
+        self.deadlocks.on_event(run, entry, self.blocked_keys.lease(), self.blocked_keys.quiet_since());
         match &entry.event {
             Event::Fault { kind, phase: FaultPhase::Requested { .. }, .. } if kind.kills() => self.killed(run, entry),
             Event::Acquired { attempt, .. } => {

@@ -249,6 +249,7 @@ impl Release {
                         node,
                         attempt: by.attempt,
                         owner: grant.owner,
+                        since: by.sent.min(grant.sent),
                         owner_ok: grant.completed,
                         invoked: effect.invoked,
                         answered: effect.answered,
@@ -375,28 +376,34 @@ impl Judge for Release {
     }
 
     /// After a clock fault or a revocation a lease may have ended early and the key gone to another attempt: findings
-    /// that rest on possession are dropped then; after a restart that may have lost keys, all findings of the node are
-    /// dropped. Where a replica can be promoted, all findings are dropped after a fault of any of these nodes, apart
-    /// from a clock fault: after a failover another node has the keys, and a record does not show which node was the
-    /// primary.
+    /// that rest on possession are dropped then. After a restart that may have lost keys, all findings of the node are
+    /// dropped. A clock fault or a restart that was over before both attempts were sent changes nothing. Where a
+    /// replica can be promoted, all findings are dropped after a fault of any of these nodes, apart from a clock fault:
+    /// after a failover another node has the keys, and a record does not show which node was the primary.
     fn unsafe_requests(&self, run: &Run) -> Vec<UnsafeRequest> {
         let has_replicas = run.plan.has_replicas();
-        let is_hit = |u: &UnsafeRequest, by: &dyn Fn(FaultKind) -> bool| {
+        let may_forget = |u: &UnsafeRequest, line: &FaultRecord| {
+            key_lease::forgets(run, line.kind) && (has_replicas || !is_over_before(line, u.since))
+        };
+        let is_hit = |u: &UnsafeRequest, by: &dyn Fn(&FaultRecord) -> bool| {
             run.faults.iter().any(|(_, l)| {
-                by(l.kind)
+                by(l)
                     && (has_replicas || run.plan.lock_nodes.get(u.node) == Some(&l.node))
                     && run.plan.lock_nodes.contains(&l.node)
                     && l.requested.is_some_and(|mark| mark.at < u.answered.at)
             })
         };
         let revokes = run.plan.has_one_store() && run.plan.models.unwrap_or_default().revokes_on_resume;
-        let ends_early = |kind: FaultKind| kind == FaultKind::Clock || (kind.freezes() && revokes);
+        let ends_early = |u: &UnsafeRequest, line: &FaultRecord| {
+            let is_clock = line.kind == FaultKind::Clock && (has_replicas || !is_over_before(line, u.since));
+            is_clock || (line.kind.freezes() && revokes)
+        };
         let fails_over = |kind: FaultKind| run.plan.is_replicated() && kind.harm() != Harm::SetsClock;
         let is_clock_safe = run.stalls.steps.is_empty();
         let sound = self.found.iter().filter(|u| {
             !run.faults.iter().any(|(_, line)| is_put_off(run, line, u))
-                && !is_hit(u, &|kind| key_lease::forgets(run, kind) || fails_over(kind))
-                && (u.is_by_order || (is_clock_safe && !is_hit(u, &ends_early)))
+                && !is_hit(u, &|line| may_forget(u, line) || fails_over(line.kind))
+                && (u.is_by_order || (is_clock_safe && !is_hit(u, &|line| ends_early(u, line))))
         });
         let mut sound: Vec<UnsafeRequest> = sound.cloned().collect();
         sound.sort_by_key(|u| (u.answered.at, u.attempt, u.invoked.at, u.node, u.owner));
@@ -436,6 +443,12 @@ impl Judge for Release {
     }
 }
 
+/// Returns whether a fault was healed before a stamp. A restart loses nothing that was granted after it, and an offset
+/// that a clock had before it granted a lease does not end the lease early.
+fn is_over_before(line: &FaultRecord, at: Stamp) -> bool {
+    line.healed.is_some_and(|healed| healed < at)
+}
+
 /// Returns whether a SIGKILL may have lost what the node had confirmed: the release of the attempt, and the grant of
 /// the owner after it. Then the attempt had its key back. With `everysec`, Redis postpones its writes while a
 /// background fsync runs; the server says before the kill whether one does.
@@ -443,6 +456,7 @@ fn is_put_off(run: &Run, line: &FaultRecord, u: &UnsafeRequest) -> bool {
     let is_of_node = run.plan.lock_nodes.get(u.node) == Some(&line.node);
     let may_lose = line.kind.harm() == Harm::Kills(Data::Kept) && run.plan.persistence() == Persistence::Everysec;
     let is_grant_kept = |killed: EventRef| line.unsynced.is_some_and(|fsyncs| fsyncs == 0) && u.owner_ok.at < killed.at;
+    let may_lose = may_lose && !is_over_before(line, u.since);
     is_of_node && may_lose && line.requested.is_some_and(|killed| killed.at < u.answered.at && !is_grant_kept(killed))
 }
 

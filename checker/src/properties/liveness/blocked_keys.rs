@@ -11,6 +11,9 @@
 //!
 //! Nobody knows who held a key before the record. So no key counts as free until a lease after the record's start.
 //!
+//! A service may not show its queue. Then an attempt that its client cancels after a long time without an answer waited
+//! from its sending on.
+//!
 //! An attempt that is refused as held after the key has been free for longer than the slack proves that some state
 //! outlives its lease. A later event may show that another attempt held the key meanwhile: then the finding is
 //! withdrawn.
@@ -33,7 +36,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::{
     disturbance::{Disturbances, SLACK},
     entry::Entry,
-    holds::{Attempt, EarlyEnd, EventRef},
+    holds::{Attempt, ClientStep, EarlyEnd, EventRef},
     rules,
     run::Run,
     subject::subject,
@@ -162,7 +165,7 @@ impl BlockedKeys {
             // A process notices a stall only afterwards. Meanwhile it read no answer, and a request that it had stamped
             // may have left only after the stall.
             Event::Stall { from, to, .. } if to.since(*from) >= SLACK / 2 => {
-                self.disturbances.not_before(*to);
+                self.disturbances.stalled(run, &run.process(entry.process).node, (*from, *to));
                 self.withdraw(*from, *to);
             }
             Event::Renewed { hold, lease_ns, .. } if run.attempt(*hold).is_some() => {
@@ -288,7 +291,10 @@ impl BlockedKeys {
 
     fn failed(&mut self, run: &Run, attempt: &Attempt, mark: EventRef, is_refused: bool, why: FailureReason) {
         let until = mark.at.plus(self.lease);
-        let Some(open) = self.key(attempt.key).take(attempt.id) else { return };
+        let Some(mut open) = self.key(attempt.key).take(attempt.id) else { return };
+        if why == FailureReason::Cancelled && self.is_unanswered(run, attempt, mark.at) {
+            open.behind.get_or_insert(attempt.sent);
+        }
         let finding = self.waited(run, attempt.key, &open, Stamp(0), mark);
         if is_refused {
             self.key(attempt.key).refused(attempt.client, &open, mark.at, until);
@@ -317,16 +323,19 @@ impl BlockedKeys {
     fn refused(&mut self, run: &Run, attempt: &Attempt, mark: EventRef) {
         let Some(since) = self.keys.get(&attempt.key).and_then(|key| self.free_since(run, key)) else { return };
         let Some(key) = self.keys.get_mut(&attempt.key) else { return };
+        let quiet = self.disturbances.quiet_since().unwrap_or_default();
         // A process that measures leases by its own clock may have looked at the key for the first time just now.
         let since = match run.plan.servers.lease_clock {
-            LeaseClock::Waiter => key.first_look(attempt.process, since, mark.at),
+            LeaseClock::Waiter => key.first_look(attempt.process, since, quiet, mark.at),
             _ => since,
         };
         let since = key.contended_since(attempt.sent.at).map_or(since, |contended| since.max(contended));
-        // If only a kill ended the last hold, its lease cannot block the key for longer than until `since`, unless a
-        // clock was ahead when the lease was granted, and was set back later.
-        let is_by_right_clocks = self.disturbances.clocks_right_since().plus(self.lease) <= since;
-        let is_after_kill = key.last.is_after_kill && key.last.until == since && is_by_right_clocks;
+        // If only a kill ended the last hold, its lease cannot block the key for longer than until `since`, unless
+        // something was disturbed after the death: a server that was frozen, or a link that delayed packets, may then
+        // have done the last request of the dead client late, an election may have started its lease anew, and a clock
+        // that was ahead when the lease was granted may have been set back.
+        let is_undisturbed = quiet.plus(self.lease) <= since;
+        let is_after_kill = key.last.is_after_kill && key.last.until == since && is_undisturbed;
         // The lease that a client program tells may be less than the time that its session lasts.
         let is_known = is_after_kill && run.plan.program.is_none();
         let bound = if is_known { SLACK } else { self.lease + SLACK };
@@ -352,6 +361,17 @@ impl BlockedKeys {
         });
     }
 
+    /// Returns whether a service that does not show its queue has left an attempt without an answer for longer than
+    /// anything takes. No fault was on meanwhile, so the client would have read an answer: the attempt waited from its
+    /// sending on, and did not have the key.
+    fn is_unanswered(&self, run: &Run, attempt: &Attempt, at: Stamp) -> bool {
+        let is_quiet = self.disturbances.quiet_since().is_some_and(|since| since < attempt.sent.at);
+        // A client at a point reads no answer.
+        let has_read = !attempt.timeline.iter().any(|(_, step)| matches!(step, ClientStep::AtPoint(..)));
+        let is_hidden = !run.plan.servers.shows_waiting && run.plan.program.is_none();
+        is_hidden && is_quiet && has_read && rules::is_overdue(at, attempt.sent.at, self.bound())
+    }
+
     /// Returns a finding if an attempt that ends has waited too long without another attempt before it.
     fn waited(&self, run: &Run, key: usize, open: &Open, saw_until: Stamp, mark: EventRef) -> Option<Finding> {
         let watch = self.keys.get(&key)?;
@@ -361,7 +381,8 @@ impl BlockedKeys {
         let is_kept = !watch.kept.is_empty();
         let is_stuck = rules::is_overdue(mark.at, since, bound) && watch.alike(true, is_kept, self.lease) < FOUND_MAX;
         let attempt = run.attempt(open.id).filter(|_| is_stuck)?;
-        let stuck = StuckAttempt::new(run, attempt, StuckKind::Waiting, since, mark);
+        let kind = if attempt.behind.is_some() { StuckKind::Waiting } else { StuckKind::Unanswered };
+        let stuck = StuckAttempt::new(run, attempt, kind, since, mark);
         Some(Finding { from: since, to: mark.at, is_waiter: true, is_kept, since, bound, lease: self.lease, stuck })
     }
 
@@ -451,6 +472,11 @@ impl BlockedKeys {
         }
         found.stuck.sort_by(|a, b| a.at_ms.total_cmp(&b.at_ms).then(a.attempt.cmp(&b.attempt)));
         found
+    }
+
+    /// The stamp since which nothing has been disturbed; `None` while a fault is on.
+    pub fn quiet_since(&self) -> Option<Stamp> {
+        self.disturbances.quiet_since()
     }
 
     /// The longest lease so far.

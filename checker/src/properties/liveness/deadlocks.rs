@@ -24,8 +24,8 @@
 //! - `lease-ended`: a hold in the cycle was no longer promised, or its client noticed the loss.
 //! - `killed`: the process of a hold in the cycle was killed.
 //! - `unended`: none of these until the end of a whole record, although the cycle outlasted the longest lease of the
-//!   run and the patience of its clients by 1 s, and no lease of it ends by itself. This violates `liveness`: clients
-//!   wait for ever.
+//!   run and the patience of its clients by 1 s, without a fault, and no lease of it ends by itself. This violates
+//!   `liveness`: clients wait for ever.
 //! - `cut-off`: none of these, but the record ended earlier or is not whole, or a lease would have ended the cycle
 //!   later. Nobody knows whether the clients would have waited for ever.
 //!
@@ -35,14 +35,14 @@
 
 use std::time::Duration;
 
-use history::{ClientId, Event, FailureReason, HoldId, Key, Mode, ProcessName, Promise, Stamp};
+use history::{ClientId, Event, FailureReason, FaultPhase, HoldId, Key, Mode, ProcessName, Promise, Stamp};
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
 
 use crate::{
     disturbance::SLACK,
     entry::Entry,
-    holds::{Attempt, EarlyEnd, EventRef},
+    holds::{Attempt, EarlyEnd, EventRef, Span},
     report::seconds,
     rules,
     run::{Run, millis},
@@ -150,6 +150,18 @@ struct Cycle {
     clients: Vec<ClientId>,
     holds: Vec<HoldId>,
     found: Deadlock,
+    /// The longest time of the cycle in which nothing was disturbed.
+    quiet: Span,
+}
+
+impl Cycle {
+    /// Notes a time in which nothing was disturbed.
+    fn was_quiet(&mut self, since: Stamp, until: Stamp) {
+        let since = since.max(self.from);
+        if until.since(since) > self.quiet.1.since(self.quiet.0) {
+            self.quiet = (since, until);
+        }
+    }
 }
 
 /// A cycle whose client has given up its wait, perhaps because the run is over.
@@ -181,6 +193,8 @@ pub(crate) struct Deadlocks {
     found: Vec<Deadlock>,
     /// The longest lease so far.
     lease: Duration,
+    /// The stamp since which nothing has been disturbed; none while a fault is on.
+    quiet_since: Option<Stamp>,
 }
 
 /// Returns whether holds do not end by themselves.
@@ -203,9 +217,10 @@ fn waits_for_ever(run: &Run) -> bool {
 }
 
 impl Deadlocks {
-    /// Takes an event, and the longest lease so far.
-    pub fn on_event(&mut self, run: &Run, entry: &Entry, lease: Duration) {
+    /// Takes an event, the longest lease so far, and the stamp since which nothing has been disturbed.
+    pub fn on_event(&mut self, run: &Run, entry: &Entry, lease: Duration, quiet_since: Option<Stamp>) {
         self.lease = lease;
+        self.disturbed(entry, quiet_since);
         match &entry.event {
             Event::Acquire { client, attempt, .. } => {
                 if let Some(attempt) = run.attempt(*attempt) {
@@ -244,6 +259,32 @@ impl Deadlocks {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Takes the stamp since which nothing has been disturbed. Each cycle keeps its longest time without a disturbance.
+    fn disturbed(&mut self, entry: &Entry, quiet_since: Option<Stamp>) {
+        let former = std::mem::replace(&mut self.quiet_since, quiet_since);
+        // Some disturbances are noticed only afterwards.
+        let noticed = match &entry.event {
+            Event::Fault { phase: FaultPhase::Unplanned { since }, .. } | Event::PacketsDelayed { since, .. } => {
+                Some(*since)
+            }
+            Event::Stall { from, to, .. } if to.since(*from) >= SLACK / 2 => Some(*from),
+            _ => None,
+        };
+        if former == quiet_since && noticed.is_none() {
+            return;
+        }
+        let until = noticed.unwrap_or(entry.at);
+        let given_up = self.given_up.values_mut().map(|given_up| (&mut given_up.cycle, given_up.at));
+        for (cycle, end) in self.cycles.values_mut().map(|cycle| (cycle, entry.at)).chain(given_up) {
+            if let Some(since) = former {
+                cycle.was_quiet(since, until.min(end));
+            }
+            if noticed.is_some() {
+                cycle.quiet.1 = cycle.quiet.1.min(until).max(cycle.quiet.0);
+            }
         }
     }
 
@@ -317,7 +358,7 @@ impl Deadlocks {
         self.next += 1;
         self.of.extend(clients.iter().map(|client| (*client, self.next)));
         let holds = chain.iter().map(|(_, _, holder)| holder.id).collect();
-        self.cycles.insert(self.next, Cycle { from: at, clients, holds, found });
+        self.cycles.insert(self.next, Cycle { from: at, clients, holds, found, quiet: (at, at) });
     }
 
     /// The client of an attempt waits no longer.
@@ -387,9 +428,13 @@ impl Deadlocks {
     }
 
     /// Counts a cycle that has ended. One without an end was cut off if something could still have ended it.
-    fn count(&mut self, run: &Run, cycle: Cycle, ended: DeadlockEnd, at: Stamp, by: Option<ProcessName>) {
-        let bound = bound(run, self.lease);
-        let has_outlasted = bound.is_some_and(|bound| rules::is_overdue(at, cycle.from, bound));
+    fn count(&mut self, run: &Run, mut cycle: Cycle, ended: DeadlockEnd, at: Stamp, by: Option<ProcessName>) {
+        // While a server is frozen or a connection is silent, no service finds the cycle, and no client hears of it.
+        if let Some(since) = self.quiet_since {
+            cycle.was_quiet(since, at);
+        }
+        let (since, until) = cycle.quiet;
+        let has_outlasted = bound(run, self.lease).is_some_and(|bound| rules::is_overdue(until, since, bound));
         let ended = if ended == DeadlockEnd::Unended && !has_outlasted { DeadlockEnd::CutOff } else { ended };
         self.counts[ended as usize] += 1;
         // A deadlock without an end is the witness of a violation. It takes the place of one that ended.

@@ -229,10 +229,11 @@ impl KeyWatch {
     }
 
     /// Returns the end of the first attempt of a process that was refused since the key was free. Another attempt was
-    /// refused now.
-    pub fn first_look(&mut self, process: usize, since: Stamp, now: Stamp) -> Stamp {
+    /// refused now. A look before the end of the last disturbance, at `quiet`, does not count: a request that came late
+    /// may have changed the record since, or the clock of the process may have run slow.
+    pub fn first_look(&mut self, process: usize, since: Stamp, quiet: Stamp, now: Stamp) -> Stamp {
         let look = self.looks.entry(process).or_insert((since, now));
-        if look.0 != since {
+        if look.0 != since || look.1 < quiet {
             *look = (since, now);
         }
         look.1

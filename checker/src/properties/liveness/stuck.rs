@@ -17,6 +17,8 @@ pub enum StuckKind {
     Refused,
     /// The attempt waited in the queue, with no other attempt before it.
     Waiting,
+    /// The attempt waited without an answer, in a queue that its client does not see.
+    Unanswered,
 }
 
 /// An attempt that did not get a key although no client can have held the key.
@@ -61,6 +63,7 @@ impl StuckAttempt {
         let kept = match self.kind {
             StuckKind::Refused => "was refused at",
             StuckKind::Waiting => "waited first in the queue until",
+            StuckKind::Unanswered => "waited without an answer until",
         };
         format!("{key}: {worker} {kept} {at}; no client can have held the key in the {free} before")
     }

@@ -4,7 +4,9 @@ mod free_since;
 mod programs;
 mod waiters;
 
-use history::{ClockChange, FailureReason, Fault, HoldId, LeaseClock, NodeAnswer, Promise, WhichClock, fault};
+use history::{
+    ClockChange, FailureReason, Fault, HoldId, LeaseClock, NodeAnswer, Promise, Topology, WhichClock, fault,
+};
 
 use super::{stuck::StuckKind, *};
 use crate::history_builder::{HistoryBuilder, etcd, ms, started};
@@ -153,13 +155,20 @@ fn a_drift_that_was_healed_late_gained_all_that_time() {
 fn an_election_after_a_fault_suspends_the_judgement() {
     let kill = Fault::new(fault::Kill {}, Duration::from_secs(1));
     // Healed at 5,000: the key must be had within a lease and the slack, or with a leader within two seconds more.
-    for (has_leader, to, is_stuck) in [(false, 8_100, true), (true, 10_000, false), (true, 10_100, true)] {
+    let (alone, store) = (Topology::Independent, Topology::OneStore);
+    for (topology, has_leader, to, is_stuck) in [
+        (alone, false, 8_100, true),
+        (alone, true, 10_000, false),
+        (alone, true, 10_100, true),
+        (store, false, 10_000, false),
+        (store, false, 10_100, true),
+    ] {
         let mut s = HistoryBuilder::new();
-        s.plan.servers.has_leader = has_leader;
+        (s.plan.servers.topology, s.plan.servers.has_leader) = (topology, has_leader);
         s.acquire(1, 1, 0, 10, 41).release(1, 50);
         refused(&mut s, 4_000, to);
         s.inject(1, kill.clone(), "redis-1", 4_000, 5_000);
-        assert_eq!(judged(&s).1.len() == 1, is_stuck, "leader: {has_leader}, tried until {to}");
+        assert_eq!(judged(&s).1.len() == 1, is_stuck, "{topology:?}, leader: {has_leader}, until {to}");
     }
 }
 

@@ -1,8 +1,9 @@
 //! The cause of a lease-overlap: the event that removed the key of a hold whose lease had not expired.
 //!
 //! A node removes a key in three cases: the lease has expired by the node's clock, the node has forgotten the key, or a
-//! request removes it. The node cannot have granted the key before the request was sent. So by true time the lease
-//! lasts until `sent + lease` at least. Changes of the node's clock since the grant are taken into account.
+//! request removes it. A server of sessions also removes it with the connection of the session. The node cannot have
+//! granted the key before the request was sent. So by true time the lease lasts until `sent + lease` at least. Changes
+//! of the node's clock since the grant are taken into account.
 //!
 //! Only faults that their target showed explain an overlap, each by the stamps around it. If these stamps leave open
 //! whether the fault explains the overlap, it does.
@@ -83,13 +84,18 @@ fn on_node(run: &Run, first: &Entitled, second: &Entitled, ending: &Ending, node
     let key_lease = KeyLease { sent, lease: first.lease(node), gone_by };
     let restarts =
         proved(run, name).filter_map(|line| Some((key_lease.forgotten(run, line)?, Cause::Fault(line.kind))));
+    let worker = &run.process(first.hold.process).node;
+    let cuts = run.faults.iter().filter_map(|(id, line)| {
+        Some((key_lease.lost_session(run, id, line, [worker, name])?, Cause::Fault(line.kind)))
+    });
     let removed = ending.unsafe_requests.iter().filter(|u| u.owner == first.hold.id && u.node == node);
     let removed = removed.map(|u| (u.invoked.at, Cause::UnsafeRelease)).filter(|(at, _)| between(*at));
     // If waiting clients measure leases, the second holder's own clock ended the first lease.
     let is_of_servers = run.plan.servers.lease_clock.of_servers().is_some();
     let clock_of = if is_of_servers { name } else { &run.process(second.hold.process).node };
     let moved = NodeClocks::of(run, clock_of).first_to_reach(&key_lease, looks_from(run, sent), ending_clock(run));
-    restarts.chain(removed).chain(moved.map(|at| (at, Cause::Fault(FaultKind::Clock)))).min().map(|(_, cause)| cause)
+    let moved = moved.map(|at| (at, Cause::Fault(FaultKind::Clock)));
+    restarts.chain(cuts).chain(removed).chain(moved).min().map(|(_, cause)| cause)
 }
 
 /// Returns the event that removed the first hold's key on any of several independent servers. A client program does not

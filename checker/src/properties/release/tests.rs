@@ -140,6 +140,33 @@ fn a_node_that_was_killed_may_have_given_the_key_to_anybody() {
 }
 
 #[test]
+fn a_node_that_had_started_again_before_both_attempts_has_lost_neither() {
+    for (healed, expected) in [(1_999, 3), (2_000, 2)] {
+        let mut builder = HistoryBuilder::new();
+        builder.acquire(1, 1, 2_000, 2_010, 41).acquire(2, 2, 4_100, 4_110, 42).renew(1, 4_120, 4_130);
+        builder.release(2, 4_200).give_up(1, 4_210);
+        builder.fault(1, FaultKind::Kill, "redis-1", 50, FaultPhase::Requested { asked_ns: 1, hold: None });
+        builder.fault(1, FaultKind::Kill, "redis-1", healed, FaultPhase::Healed);
+        assert_eq!(unsafe_releases(&builder), expected, "healed at {healed}");
+    }
+}
+
+#[test]
+fn a_clock_that_was_right_again_before_both_attempts_ends_no_possession() {
+    let refused =
+        HistoryBuilder::answers(&[(1, NodeAnswer::Refused), (2, NodeAnswer::Refused), (3, NodeAnswer::Refused)]);
+    for (healed, expected) in [(1_999, 1), (2_000, 0)] {
+        let mut builder = HistoryBuilder::new();
+        builder.acquire(1, 1, 2_000, 2_010, 41).release(1, 2_100);
+        builder.try_to_acquire(2, 2, 2_005).acquire_failed(2, 2_009, FailureReason::Held, refused.clone());
+        builder.undo(2, 2_011, 2_050, on(1, NodeAnswer::Done));
+        builder.fault(1, FaultKind::Clock, "redis-1", 50, FaultPhase::Requested { asked_ns: 1, hold: None });
+        builder.fault(1, FaultKind::Clock, "redis-1", healed, FaultPhase::Healed);
+        assert_eq!(unsafe_releases(&builder), expected, "healed at {healed}");
+    }
+}
+
+#[test]
 fn the_faults_name_node_owner_and_events() {
     let mut builder = HistoryBuilder::new();
     builder.acquire(1, 1, 0, 10, 41).acquire(2, 2, 2_100, 2_110, 42);

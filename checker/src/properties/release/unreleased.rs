@@ -129,7 +129,7 @@ impl UnreleasedKeys {
             // A request that the process stamped before the stall may have left only after the stall.
             Event::Stall { from, to, .. } if to.since(*from) >= SLACK / 2 => {
                 self.found.retain(|(out, _)| out.at < *from);
-                self.disturbances.not_before(*to);
+                self.disturbances.stalled(run, &run.process(entry.process).node, (*from, *to));
             }
             Event::Renewed { hold, lease_ns, .. } if run.attempt(*hold).is_some() => {
                 self.lease = self.lease.max(Duration::from_nanos(*lease_ns));

@@ -141,3 +141,22 @@ fn a_kill_that_the_engine_refused_blocks_no_key() {
     s.acquire(1, 1, 0, 10, 41).kill_refused(1, "worker-1", 100, 150).release(1, 300);
     assert!(blocked(s.acquire(2, 2, 400, 410, 42).release(2, 420)).is_empty());
 }
+
+#[test]
+fn a_request_of_a_dead_client_may_be_done_when_its_server_runs_again() {
+    // Worker 1 is dead by 2,020, so k0 is free from 4,020 on. A server that was frozen until 3,500 may have done the
+    // last request of worker 1 only then: its lease may last until 5,500. So a client must have k0 by 7,020, not by
+    // 5,020.
+    for (from, to, last, is_stuck) in [
+        (1_900, 3_500, 5_500, false),
+        (1_900, 3_500, 7_000, false),
+        (1_900, 3_500, 7_100, true),
+        (900, 1_100, 5_000, false),
+        (900, 1_100, 5_100, true),
+    ] {
+        let mut s = HistoryBuilder::new();
+        s.acquire(1, 1, 1_700, 1_710, 41).kill(1, "worker-1", 2_000).pause(2, "redis-1", from, to);
+        refused(&mut s, 4_100, last);
+        assert_eq!(judged(&s).1.len() == 1, is_stuck, "frozen until {to}, refused until {last}");
+    }
+}

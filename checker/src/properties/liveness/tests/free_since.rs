@@ -1,6 +1,10 @@
 //! The time since which no client can have had a key.
 
-use super::{FailureReason, HistoryBuilder, LeaseClock, found_at_5105, judged, refused};
+use std::time::Duration;
+
+use super::{
+    ClockChange, FailureReason, Fault, HistoryBuilder, LeaseClock, WhichClock, fault, found_at_5105, judged, refused,
+};
 
 #[test]
 fn an_attempt_whose_end_is_unreported_may_have_had_the_key() {
@@ -66,6 +70,23 @@ fn a_longer_lease_that_is_told_late_hides_no_later_refusal() {
         s.acquire(1, 1, 0, 10, 41).release(1, 50);
         refused(&mut s, 100, last);
         s.acquire(50_000, 1, 46_000, 46_010, 42).with_lease(20_000).with_key(50_000, "k1").release(50_000, 46_020);
+        assert_eq!(judged(&s).1.len() == 1, is_stuck, "refused until {last}");
+    }
+}
+
+#[test]
+fn a_look_before_the_end_of_a_disturbance_does_not_count() {
+    // Worker 1 is dead by 2,020. Worker 2 looks at 2,105, and its clock loses 1 s from 2,500 on. It looks again at
+    // 4,605, so it must have the key by 15,605: a lease and 1 s later.
+    let slow = fault::Clock { clock: WhichClock::Monotonic, change: ClockChange::DriftPpm(-500_000) };
+    let slow = Fault::new(slow, Duration::from_secs(2));
+    for (last, is_stuck) in [(13_200, false), (15_600, false), (15_700, true)] {
+        let mut s = HistoryBuilder::new();
+        (s.plan.servers.lease_clock, s.plan.lease) = (LeaseClock::Waiter, Duration::from_secs(10));
+        s.acquire(1, 1, 1_700, 1_710, 41).with_lease(10_000).kill(1, "worker-1", 2_000);
+        refused(&mut s, 2_100, 2_100);
+        refused(&mut s, 4_600, last);
+        s.inject(2, slow.clone(), "worker-2", 2_500, 4_500);
         assert_eq!(judged(&s).1.len() == 1, is_stuck, "refused until {last}");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use history::{Event, FailureReason, HoldId, Mode, Promise};
+use history::{CutMode, Event, FailureReason, Fault, HoldId, Mode, Promise, fault};
 
 use super::{Clients, DeadlockEnd, ends, lasting, liveness};
 use crate::{report::Report, verdict::Verdict};
@@ -44,6 +44,39 @@ fn a_wait_that_only_the_end_of_the_run_ends_is_no_timeout() {
         let found = liveness(&s.0);
         let case = format!("own: {is_own}, patience: {patience:?}, at {at}, goes on: {goes_on}");
         assert_eq!((ends(&s.0), found.verdict), (vec![(expected, (at - 300) as f64)], verdict), "{case}");
+    }
+}
+
+#[test]
+fn a_cycle_counts_as_unended_only_without_a_fault() {
+    // The cycle lasts from 300 to 6,000. Connections may be silent from a cut until twice its length and 400 ms later.
+    for (from, to, expected) in [
+        (500, 1_000, DeadlockEnd::Unended),
+        (500, 4_000, DeadlockEnd::CutOff),
+        // The cycle had no end for longer than the bound before the cut.
+        (3_306, 5_000, DeadlockEnd::Unended),
+        (3_305, 5_000, DeadlockEnd::CutOff),
+    ] {
+        let mut s = lasting(2, 6_000, 6_000);
+        let cut = Fault::new(fault::Partition { cut: CutMode::Drop }, Duration::from_secs(1));
+        s.0.inject(1, cut, "redis-1", from, to);
+        assert_eq!(ends(&s.0), [(expected, 5_700.0)], "cut from {from} to {to}");
+    }
+}
+
+#[test]
+fn a_disturbance_after_the_last_wait_hides_no_deadlock_without_an_end() {
+    // The cycle lasts from 300 until the clients give up because the run is over, at 3,400. A stall may begin later.
+    for (stalled, expected) in [(3_600, DeadlockEnd::Unended), (3_300, DeadlockEnd::CutOff)] {
+        let mut s = Clients::deadlocked();
+        s.0.plan.workload.renew = Some(Duration::from_millis(500));
+        s.renewed(3_400).fails(1, 3, FailureReason::Cancelled, 3_395).releases(1, 1, 3_400);
+        s.gets(2, 4, 3_410).releases(2, 4, 3_420).releases(2, 2, 3_430);
+        for worker in [1, 2] {
+            s.event(worker, 3_500, Event::Sections { offered: 1, done: 0, dropped: 1 });
+        }
+        s.0.stall("worker-1", stalled, 4_100);
+        assert_eq!(ends(&s.0), [(expected, 3_100.0)], "stalled from {stalled}");
     }
 }
 
