@@ -238,9 +238,7 @@ mod tests {
     #[tokio::test]
     async fn the_clocks_of_a_new_process_are_set_once() {
         let dir = tempfile::tempdir().unwrap();
-        let state = fake_engine::json(r#"{"State":{"Running":true,"Pid":7}}"#);
-        let engine = fake_engine::start(&dir, move |_| (Duration::ZERO, state.clone())).await;
-        let running = fake_engine::running(&engine).await;
+        let running = fake_engine::all_running(&dir).await;
         let (agent, node) = (Double::default(), NodeName::new("worker-1"));
         let cluster = DockerCluster::new(&running, &agent, 1);
         let changes = vec![(WhichClock::Wall, ClockChange::JumpMs(500))];
@@ -254,9 +252,7 @@ mod tests {
     #[tokio::test]
     async fn a_jump_is_not_taken_back_from_a_process_that_has_right_clocks() {
         let dir = tempfile::tempdir().unwrap();
-        let state = fake_engine::json(r#"{"State":{"Running":true,"Pid":7}}"#);
-        let engine = fake_engine::start(&dir, move |_| (Duration::ZERO, state.clone())).await;
-        let running = fake_engine::running(&engine).await;
+        let running = fake_engine::all_running(&dir).await;
         let (jump, back) = (ClockChange::JumpMs(500), ClockChange::JumpMs(-500));
         // The process was started again, and has loaded its program after the jump, or not.
         for (on_process, expected) in [(Vec::new(), Vec::new()), (vec![jump], vec![jump, back])] {
@@ -288,9 +284,7 @@ mod tests {
     #[tokio::test]
     async fn a_node_that_starts_gets_the_faults_of_links_that_are_on_and_no_healed_one() {
         let dir = tempfile::tempdir().unwrap();
-        let state = fake_engine::json(r#"{"State":{"Running":true,"Pid":7}}"#);
-        let engine = fake_engine::start(&dir, move |_| (Duration::ZERO, state.clone())).await;
-        let running = fake_engine::running(&engine).await;
+        let running = fake_engine::all_running(&dir).await;
         let (agent, node) = (Injector::default(), NodeName::new("worker-1"));
         let cluster = DockerCluster::new(&running, &agent, 1);
         for fault in [FaultId(1), FaultId(2)] {

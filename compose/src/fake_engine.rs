@@ -53,6 +53,13 @@ pub(crate) fn serve(
     })
 }
 
+/// A cluster on a fake engine on which every container runs, with pid 7.
+pub(crate) async fn all_running(dir: &tempfile::TempDir) -> Running {
+    let state = json(r#"{"State":{"Running":true,"Pid":7}}"#);
+    let engine = start(dir, move |_| (Duration::ZERO, state.clone())).await;
+    running(&engine).await
+}
+
 /// Starts a fake engine and connects to it. `answer` need not know of versions, or of new volumes.
 pub(crate) async fn start(
     dir: &tempfile::TempDir,

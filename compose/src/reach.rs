@@ -315,9 +315,7 @@ mod tests {
     #[tokio::test]
     async fn packets_may_be_rejected_from_the_order_to_do_so_until_the_heal() {
         let dir = tempfile::tempdir().unwrap();
-        let state = fake_engine::json(r#"{"State":{"Running":true,"Pid":7}}"#);
-        let engine = fake_engine::start(&dir, move |_| (Duration::ZERO, state.clone())).await;
-        let running = fake_engine::running(&engine).await;
+        let running = fake_engine::all_running(&dir).await;
         let node = NodeName::new("worker-1");
         let cut = Fault::new(Partition { cut: CutMode::Reject }, Duration::from_secs(1));
         let cut = cut.on_links(Direction::Both, Vec::new());

@@ -10,6 +10,15 @@ use crate::ports::{Clock, Reply};
 /// do not follow a clock that was set, so only reading the clock again helps.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
+/// Sleeps until a clock shows `at`. The timer goes by another clock, so it may be early.
+fn sleep_until(clock: impl Clock + 'static, at: Duration) -> Reply<()> {
+    Box::pin(async move {
+        while let Some(left) = at.checked_sub(clock.now()).filter(|left| !left.is_zero()) {
+            tokio::time::sleep(left.min(LOOK_AGAIN)).await;
+        }
+    })
+}
+
 /// The clock `CLOCK_BOOTTIME`, which continues while the machine is suspended, as a lease does.
 ///
 /// This clock is read through libc, and so through the vDSO, on purpose: a clock fault of this process must affect the
@@ -24,11 +33,7 @@ impl Clock for BootClock {
     }
 
     fn sleep_until(&self, at: Duration) -> Reply<()> {
-        Box::pin(async move {
-            while let Some(left) = at.checked_sub(BootClock.now()).filter(|left| !left.is_zero()) {
-                tokio::time::sleep(left.min(LOOK_AGAIN)).await;
-            }
-        })
+        sleep_until(BootClock, at)
     }
 
     #[cfg(feature = "planted")]
@@ -49,12 +54,7 @@ impl Clock for RawClock {
     }
 
     fn sleep_until(&self, at: Duration) -> Reply<()> {
-        Box::pin(async move {
-            // After a clock fault the timer may be early.
-            while let Some(left) = at.checked_sub(RawClock.now()).filter(|left| !left.is_zero()) {
-                tokio::time::sleep(left.min(LOOK_AGAIN)).await;
-            }
-        })
+        sleep_until(RawClock, at)
     }
 }
 

@@ -293,17 +293,17 @@ mod tests {
         assert!(matches!(&phases[4], FaultPhase::Unproved { why } if why.contains("longest seen: 0 ms")), "{phases:?}");
     }
 
+    fn is_unproved(phases: &[FaultPhase], because: &str) -> bool {
+        phases.iter().any(|phase| matches!(phase, FaultPhase::Unproved { why } if why.contains(because)))
+    }
+
     #[test]
     fn a_freeze_from_before_a_pause_does_not_prove_it() {
         // Somebody else has frozen worker-1, so the engine refuses another freeze. The heal ends the first freeze, two
         // seconds after the request.
         let engine = Engine { fails: true, thawing: vec![(12, stall(3, 12))], ..Engine::new() };
         let (phases, _) = paused("worker-1", engine);
-        let is_unproved = |phase: &FaultPhase| match phase {
-            FaultPhase::Unproved { why } => why.contains("longest seen: 2000 ms; the engine said: "),
-            _ => false,
-        };
-        assert!(phases.iter().any(is_unproved), "{phases:?}");
+        assert!(is_unproved(&phases, "longest seen: 2000 ms; the engine said: "), "{phases:?}");
     }
 
     #[test]
@@ -311,11 +311,7 @@ mod tests {
         // The heal is at 13 s.
         let engine = Engine { fails: true, thawing: vec![(20, stall(15, 20))], ..Engine::new() };
         let (phases, _) = paused("worker-1", engine);
-        let is_unproved = |phase: &FaultPhase| match phase {
-            FaultPhase::Unproved { why } => why.contains("longest seen: 0 ms; the engine said: "),
-            _ => false,
-        };
-        assert!(phases.iter().any(is_unproved), "{phases:?}");
+        assert!(is_unproved(&phases, "longest seen: 0 ms; the engine said: "), "{phases:?}");
     }
 
     #[test]

@@ -63,7 +63,7 @@ enum Role {
     Wait,
 }
 
-/// What one round took.
+/// The figures of one round.
 struct Round {
     events: u64,
     took: Duration,

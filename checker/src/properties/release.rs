@@ -377,7 +377,7 @@ impl Judge for Release {
 
     /// After a clock fault or a revocation a lease may have ended early and the key gone to another attempt: findings
     /// that rest on possession are dropped then. After a restart that may have lost keys, all findings of the node are
-    /// dropped. A clock fault or a restart that was over before both attempts were sent changes nothing. Where a
+    /// dropped. A clock fault or a restart that was over before both attempts were sent changes nothing. If a
     /// replica can be promoted, all findings are dropped after a fault of any of these nodes, apart from a clock fault:
     /// after a failover another node has the keys, and a record does not show which node was the primary.
     fn unsafe_requests(&self, run: &Run) -> Vec<UnsafeRequest> {

@@ -167,7 +167,7 @@ pub(super) fn slowed(run: &Run, worker: &NodeName, begun: Stamp, overdue: Span) 
     let lost = |bracket: Span, by: f64, until: Stamp| {
         rules::overlap(bracket, (begun, until)).map_or(Duration::ZERO, |lasted| lasted.mul_f64(by))
     };
-    // A client works until its clock shows the planned end. What the clock loses later makes no work longer.
+    // A client works until its clock shows the planned end. A later loss of the clock makes no work longer.
     let longer = |until: Stamp| slow.iter().map(|(bracket, by, _)| lost(*bracket, *by, until)).sum::<Duration>();
     let shown = (0..STEPS_MAX).fold(overdue.0, |until, _| overdue.0.plus(longer(until)).min(overdue.1));
     let mut from = overdue.0;
