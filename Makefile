@@ -6,6 +6,8 @@ RELEASE = $(subst debug,release,$(HARNESS))
 # One flag set for everything that is built here, so that nothing is built twice.
 CARGO := cargo
 ROOT := $(filter 0,$(shell id -u))
+# Many tests wait for servers and timers most of the time.
+THREADS := $(shell echo $$((2 * $$(nproc))))
 REPRODUCED := lock=violated,lock.stale_holder>=1,lock.unexplained=0,off.data.lost_updates>=1,writes.fence.stale_rejected>=1,writes.fence.stale_accepted=0,reads.fence.stale_accepted=0
 
 .PHONY: help demo test test-local dynamodb accept mutants bench stores check checkers recorder executors keys image setup setup-test setup-accept build
@@ -60,7 +62,7 @@ test: setup-test
 
 # The tests that need neither Docker nor root. While they run, `make test` makes the images for the other tests.
 test-local:
-	ORACLE_ALL=1 $(CARGO) test --workspace
+	ORACLE_ALL=1 RUST_TEST_THREADS=$(THREADS) $(CARGO) test --workspace
 	$(CARGO) test --workspace --test runs -- --ignored searches::
 	@scripts/report-in-chromium --harness $(HARNESS) || { test $$? = 77 && test -z "$$CI"; }
 	@scripts/check-ci --harness $(HARNESS) || { test $$? = 77 && test -z "$$CI"; }

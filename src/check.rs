@@ -1,5 +1,7 @@
 //! `harness check`: judges a recorded run again.
 
+use std::io::ErrorKind;
+
 use serde::Deserialize;
 
 use crate::{
@@ -86,7 +88,18 @@ impl Earlier {
             as_expected: Option<bool>,
             expect: Option<String>,
         }
-        let text = std::fs::read_to_string(dir.verdict()).unwrap_or_default();
+        let text = match std::fs::read_to_string(dir.verdict()) {
+            Ok(text) => text,
+            // There is no such file, or nothing in it that a harness has written.
+            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::IsADirectory | ErrorKind::InvalidData) => {
+                return Ok(Earlier::Nothing);
+            }
+            // The file may contain the expectation.
+            Err(e) => {
+                let path = dir.verdict();
+                return Err(Unusable(format!("{}: {e}; make it readable, or give --expect", path.display())));
+            }
+        };
         // A file that is no JSON contains nothing to keep.
         let Ok(Outline { as_expected, expect }) = serde_json::from_str(&text) else { return Ok(Earlier::Nothing) };
         match (expect, as_expected) {

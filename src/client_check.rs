@@ -62,6 +62,11 @@ async fn check(args: &ClientCheckArgs) -> anyhow::Result<Exit> {
         let lease = humantime::format_duration(args.lease);
         return Err(crate::exit::usage("lease", format!("{lease} is outside 50ms to 10m")));
     }
+    let is_twice = |n: usize| args.server[..n].iter().any(|(name, _)| *name == args.server[n].0);
+    if let Some(twice) = (0..args.server.len()).find(|n| is_twice(*n)) {
+        let problem = "is given twice; each server has a name of its own";
+        return Err(crate::exit::usage("server", format!("`{}` {problem}", args.server[twice].0)));
+    }
     let command = ProgramCommand { words: words(&args.program)?, dir: None };
     let servers: Vec<ProgramServer> = args.server.iter().map(server).collect();
     let mut bench = Bench::new(command, servers, args.lease);

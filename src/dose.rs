@@ -6,7 +6,12 @@
 mod plot;
 mod series;
 
-use std::time::Duration;
+use std::{
+    fs::{self, File},
+    io::{self, ErrorKind},
+    path::Path,
+    time::Duration,
+};
 
 use anyhow::Context;
 use history::{
@@ -24,6 +29,7 @@ use crate::{
     report::print,
     runner::{Runner, runtime},
     scenario::Scenario,
+    suite::can_be_seeds,
 };
 
 pub use plot::{legend, svg};
@@ -38,10 +44,11 @@ pub fn dose(args: &DoseArgs) -> anyhow::Result<Exit> {
     if let Some(wrong) = args.ratios.iter().find(|r| !r.is_finite() || **r < 0.05 || **r > 100.0) {
         return Err(usage("ratios", format!("{wrong} is outside 0.05 to 100 leases")));
     }
-    let Some(end) = args.seed.checked_add(args.seeds.get()) else {
-        let (first, seeds) = (args.seed, args.seeds);
-        return Err(usage("seed", format!("{first} is too large: {seeds} seeds from there on pass {}", u64::MAX)));
-    };
+    can_be_seeds(args.seed, args.seeds.get())?;
+    let end = args.seed + args.seeds.get();
+    if let Some(path) = &args.svg {
+        can_be_drawn(path).with_context(|| format!("--svg: writing {}", path.display()))?;
+    }
     let runtime = runtime()?;
     let runner = Runner::new(args.runs.clone());
     let mut series = Series::new(args, cluster);
@@ -80,6 +87,19 @@ pub fn dose(args: &DoseArgs) -> anyhow::Result<Exit> {
         drawn.with_context(|| format!("drawing {}", path.display()))?;
     }
     Ok(series.exit())
+}
+
+/// Checks that a file can be written, before hours of runs for it. A file that is there stays as it is.
+fn can_be_drawn(path: &Path) -> io::Result<()> {
+    match path.metadata() {
+        Ok(found) if found.is_dir() => Err(ErrorKind::IsADirectory.into()),
+        Ok(found) if found.is_file() => File::options().append(true).open(path).map(drop),
+        // A pipe whose reader comes later cannot be opened yet.
+        Ok(_) => Ok(()),
+        // The plot makes the target of the link.
+        Err(_) if path.is_symlink() => Ok(()),
+        Err(_) => File::create_new(path).and_then(|_| fs::remove_file(path)),
+    }
 }
 
 /// Makes the plan of one run: three clients contend for one key, and one fault of `ratio` leases comes at a random
@@ -161,9 +181,26 @@ mod tests {
     }
 
     #[test]
-    fn seeds_beyond_the_largest_number_are_refused() {
-        let refused = dose(&args("pause --seed 18446744073709551615 --seeds 3")).unwrap_err();
-        assert_eq!(Exit::of(&refused), Exit::Usage);
-        assert!(refused.to_string().contains("--seed: 18446744073709551615 is too large: 3 seeds"), "{refused}");
+    fn a_plot_that_cannot_be_written_is_refused_before_the_runs() {
+        let dir = tempfile::tempdir().unwrap();
+        let [new, old, missing] = ["new.svg", "old.svg", "missing/new.svg"].map(|name| dir.path().join(name));
+        fs::write(&old, "<svg/>").unwrap();
+        can_be_drawn(&new).and_then(|()| can_be_drawn(&old)).unwrap();
+        assert!(!new.exists() && fs::read_to_string(&old).unwrap() == "<svg/>");
+        for path in [missing.as_path(), dir.path()] {
+            let refused = dose(&args(&format!("pause --svg {}", path.display()))).unwrap_err().to_string();
+            assert_eq!(refused, format!("--svg: writing {}", path.display()));
+        }
+    }
+
+    #[test]
+    fn seeds_beyond_the_largest_seed_are_refused_before_the_runs() {
+        for first in [u64::MAX, (1 << 53) - 1] {
+            let refused = dose(&args(&format!("pause --seed {first} --seeds 3"))).unwrap_err();
+            assert_eq!(Exit::of(&refused), Exit::Usage);
+            let expected = format!("--seed: 3 seeds from {first} on pass 2^53");
+            assert!(refused.to_string().starts_with(&expected), "{refused}");
+        }
+        assert!(can_be_seeds((1 << 53) - 2, 3).is_ok());
     }
 }

@@ -46,7 +46,7 @@ use crate::{
     exit::{Exit, usage},
     fingerprint,
     report::{Terminal, print},
-    run_dir::can_be_written,
+    run_dir::{RunDir, can_be_written},
     scenario::Scenario,
 };
 
@@ -322,12 +322,9 @@ impl Finding {
 
 fn write(dir: &Path, name: String, text: &str) -> anyhow::Result<PathBuf> {
     let path = dir.join(name);
+    std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
     // All at once: `merge` must not find half of it.
-    let beside = path.with_extension("new");
-    std::fs::create_dir_all(dir)
-        .and_then(|()| std::fs::write(&beside, text))
-        .and_then(|()| std::fs::rename(&beside, &path))
-        .with_context(|| format!("writing {}", path.display()))?;
+    RunDir::at(dir).write(&path, text)?;
     Ok(path)
 }
 

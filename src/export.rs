@@ -172,16 +172,17 @@ impl Target {
             return Ok(Target::Standard);
         }
         let refused = |problem: &str| usage("output", format!("{}: {problem}", output.display()));
-        // The target of a link is replaced, and not the link.
-        let Ok(path) = output.canonicalize() else { return Ok(Target::File(output.to_owned())) };
+        let Ok(found) = output.metadata() else { return Ok(Target::File(output.to_owned())) };
+        if found.is_dir() {
+            return Err(refused("this is a directory; name a file in it"));
+        }
+        // The target of a link is replaced, and not the link. A link such as `/dev/stdout` may lead to a pipe, and a
+        // pipe has no path of its own.
+        let Ok(path) = output.canonicalize() else { return Ok(Target::Special(output.to_owned())) };
         if history.canonicalize().is_ok_and(|history| history == path) {
             return Err(refused("this is the history itself; choose another name"));
         }
-        match path.metadata() {
-            Ok(found) if found.is_dir() => Err(refused("this is a directory; name a file in it")),
-            Ok(found) if !found.is_file() => Ok(Target::Special(path)),
-            _ => Ok(Target::File(path)),
-        }
+        Ok(if found.is_file() { Target::File(path) } else { Target::Special(path) })
     }
 
     fn write(&self, export: impl FnOnce(Output) -> anyhow::Result<()>) -> anyhow::Result<()> {

@@ -92,7 +92,30 @@ pub fn run() -> ExitCode {
         .with_env_filter(tracing_subscriber::EnvFilter::from_env("HARNESS_LOG"))
         .with_writer(std::io::stderr)
         .init();
-    let done = match cli.command {
+    let done = listens(&cli.command).and_then(|()| carried_out(cli.command));
+    match done {
+        Ok(exit) => exit.into(),
+        Err(error) => {
+            // If standard error is closed, the exit code is enough.
+            let _ = writeln!(std::io::stderr(), "{}", report::visible(&format!("harness: {error:#}")));
+            Exit::of(&error).into()
+        }
+    }
+}
+
+/// Lets signals end a command that may take long and does not listen for them itself.
+fn listens(command: &Command) -> anyhow::Result<()> {
+    use Command::{Check, Compare, Explore, Export, Findings, Merge, Selftest};
+    match command {
+        Explore(_) | Selftest(_) | Merge(_) | Check(_) | Export(_) | Compare(_) | Findings(_) => {
+            signals::end_the_process()
+        }
+        _ => Ok(()),
+    }
+}
+
+fn carried_out(command: Command) -> anyhow::Result<Exit> {
+    match command {
         // The run's own processes have one thread, on which stamps, events and the work take turns.
         Command::Worker => one_thread(process::worker()).map(|()| Exit::Ok),
         Command::Resource(args) => one_thread(process::resource(args)).map(|()| Exit::Ok),
@@ -118,14 +141,6 @@ pub fn run() -> ExitCode {
         Command::Serve(args) => serve::serve(&args),
         Command::Completions(args) => shell::completions(&args),
         Command::Man(args) => shell::man(&args),
-    };
-    match done {
-        Ok(exit) => exit.into(),
-        Err(error) => {
-            // If standard error is closed, the exit code is enough.
-            let _ = writeln!(std::io::stderr(), "{}", report::visible(&format!("harness: {error:#}")));
-            Exit::of(&error).into()
-        }
     }
 }
 

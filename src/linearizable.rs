@@ -73,14 +73,16 @@ pub fn linearizable(args: &CheckArgs, format: Format) -> anyhow::Result<Exit> {
     }
     let verdict = check(&history, &options);
     let (answered, open) = history.count();
+    let operations = if answered == 1 { "operation" } else { "operations" };
+    let lines = if history.ignored == 1 { "line" } else { "lines" };
     let mut text = format!(
-        "{name}: {}, {} {}, {answered} operations{}{}{}\n",
+        "{name}: {}, {} {}, {answered} {operations}{}{}{}\n",
         options.model.name(),
         history.objects.len(),
         if history.objects.len() == 1 { "object" } else { "objects" },
         if open > 0 { format!(" and {open} that nobody knows the answer of") } else { String::new() },
         if history.silent > 0 { format!(", {} that say nothing", history.silent) } else { String::new() },
-        if history.ignored > 0 { format!(", {} lines of no client", history.ignored) } else { String::new() },
+        if history.ignored > 0 { format!(", {} {lines} of no client", history.ignored) } else { String::new() },
     );
     let (words, exit) = match verdict {
         Verdict::Linearizable => ("linearizable".to_owned(), Exit::Ok),

@@ -66,7 +66,8 @@ impl Stderr {
 
     /// Returns all lines that were kept.
     fn text(&self) -> String {
-        let left_out = (self.left_out > 0).then(|| format!("({} lines are left out here)", self.left_out));
+        let lines = if self.left_out == 1 { "line is" } else { "lines are" };
+        let left_out = (self.left_out > 0).then(|| format!("({} {lines} left out here)", self.left_out));
         let lines = self.first.iter().chain(&left_out).chain(&self.last);
         lines.flat_map(|line| [line.as_str(), "\n"]).collect()
     }
@@ -104,7 +105,7 @@ impl Recorder {
         processes: &DockerProcesses<'_>,
     ) -> anyhow::Result<()> {
         loop {
-            refuse_overflow(queue)?;
+            self.written_first(refuse_overflow(queue))?;
             // The history on the disk is at most one batch behind.
             let output = match queue.try_recv() {
                 Ok(output) => output,
@@ -118,10 +119,10 @@ impl Recorder {
             };
             let recorded = self.record(output, processes);
             self.recorder.show(&self.live_view);
-            if recorded.is_err() || self.recorder.batched() >= BATCH {
+            if self.recorder.batched() >= BATCH {
                 self.flush()?;
             }
-            recorded?;
+            self.written_first(recorded)?;
         }
     }
 
@@ -137,6 +138,14 @@ impl Recorder {
             self.dir.write(&self.dir.log(node.as_str()), stderr.text())?;
         }
         Ok(())
+    }
+
+    /// Returns a result. Before an error, which ends the run, all records so far are written.
+    fn written_first(&mut self, result: anyhow::Result<()>) -> anyhow::Result<()> {
+        if result.is_err() {
+            self.flush()?;
+        }
+        result
     }
 
     fn flush(&mut self) -> anyhow::Result<()> {
@@ -246,7 +255,7 @@ fn refuse_overflow<T>(queue: &mpsc::Receiver<T>) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use history::{FaultId, FaultKind};
+    use history::{FaultId, FaultKind, Stamp};
 
     use super::*;
     use crate::{exit::Exit, made_by::Making, scenario::Scenario};
@@ -331,6 +340,20 @@ mod tests {
         recorder.flush().unwrap();
         let history = std::fs::read_to_string(dir.history()).unwrap();
         assert!(!history.contains("process-ended"), "{history}");
+    }
+
+    #[test]
+    fn an_error_that_ends_the_run_leaves_no_record_unwritten() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = RunDir::create(dir.path(), "run").unwrap();
+        let mut recorder = recorder(&dir);
+        for (result, is_written) in [(Ok(()), false), (Err(anyhow::anyhow!("the recorder is behind")), true)] {
+            let is_error = result.is_err();
+            recorder.recorder.record("worker-1".into(), 0, Stamp(1), Event::Watermark);
+            assert_eq!(recorder.written_first(result).is_err(), is_error);
+            let history = std::fs::read_to_string(dir.history()).unwrap();
+            assert_eq!(history.contains("watermark"), is_written, "{history}");
+        }
     }
 
     #[test]

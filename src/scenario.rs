@@ -275,7 +275,13 @@ fn own_servers(file: &mut PlanFile, args: &RunArgs, compose: Option<&Path>) -> a
         file.plan.servers = ComposeFile::read(own)?.facts;
         file.compose = Some(own.to_owned());
     }
-    file.images.extend(args.image.iter().cloned());
+    for (n, (role, image)) in args.image.iter().enumerate() {
+        // An image of the flags replaces that of a plan, but no other one of the flags.
+        if let Some((_, other)) = args.image[..n].iter().find(|(of, other)| of == role && other != image) {
+            return Err(usage("image", format!("`{role}` has two images, {other} and {image}; leave one of them out")));
+        }
+        file.images.insert(role.clone(), image.clone());
+    }
     let ProgramArgs { client_image, client_packages, .. } = &args.program;
     let own =
         client_image.as_ref().map(|_| "client-image").or((!client_packages.is_empty()).then_some("client-packages"));

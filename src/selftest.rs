@@ -36,6 +36,7 @@ use crate::{
     report::{Terminal, print},
     run_dir::can_be_written,
     similar::similar,
+    suite::can_be_seeds,
 };
 
 /// Default seeds of each lock, without and with `--short`.
@@ -56,6 +57,7 @@ pub fn selftest(args: &SelftestArgs) -> anyhow::Result<Exit> {
     let jobs = args.jobs.or_else(|| thread::available_parallelism().ok().map(usize::from)).unwrap_or(1);
     let count = args.seeds.unwrap_or(if args.short { SEEDS_SHORT } else { SEEDS });
     counts_something(args)?;
+    can_be_seeds(args.seed, count)?;
     args.save.iter().try_for_each(|dir| can_be_written(dir))?;
     let seeds = Seeds { first: args.seed, count, jobs };
     let twins = Seeds { first: 0, count: (if args.short { TWINS_SHORT } else { TWINS }).min(count), jobs };

@@ -106,6 +106,22 @@ impl Stop {
     }
 }
 
+/// Lets a signal end the process, in a command that has nothing to remove. Without a handler a signal gives no exit
+/// code, and the first process of a container does not end at all.
+///
+/// # Errors
+/// A handler cannot be installed, or the system gives no thread.
+pub fn end_the_process() -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting the runtime")?;
+    let mut listeners = runtime.block_on(async { listeners() })?;
+    let ended = move || {
+        runtime.block_on(any(&mut listeners));
+        std::process::exit(Exit::Interrupted as i32)
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(ended).context("starting the thread for signals")?;
+    Ok(())
+}
+
 /// Waits for a signal. For a command without [`Signals`]: its end removes what it has started.
 ///
 /// # Errors

@@ -96,12 +96,25 @@ pub fn suite(args: &SuiteArgs) -> anyhow::Result<Exit> {
         records[suite].add(done)?;
         let left = todo.len() - made - 1;
         if is_red && !args.keep_going && left > 0 {
-            terminal.progress(&format!("{left} runs are left out after this one; --keep-going makes them too"));
+            let (runs, them) = if left == 1 { ("run is", "it") } else { ("runs are", "them") };
+            terminal.progress(&format!("{left} {runs} left out after this one; --keep-going makes {them} too"));
             break;
         }
     }
     let results: Vec<&Results> = records.iter().map(SuiteRecord::results).collect();
     output.write(&results)
+}
+
+/// Refuses `count` seeds from `--seed` on of which no plan may have the last one.
+///
+/// # Errors
+/// The seeds pass the largest seed of a plan.
+pub fn can_be_seeds(first: u64, count: u64) -> anyhow::Result<()> {
+    if first.saturating_add(count.saturating_sub(1)) <= SEED_MAX {
+        return Ok(());
+    }
+    let problem = "pass 2^53, the largest seed of a plan; give a smaller first seed, or fewer --seeds";
+    Err(usage("seed", format!("{count} seeds from {first} on {problem}")))
 }
 
 /// Refuses a row whose last run would have a seed that no plan may have.

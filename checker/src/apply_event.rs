@@ -270,6 +270,7 @@ impl Run {
     /// Notes that the resource was started again.
     fn recovered(&mut self, durable: u64) {
         self.is_opening = false;
+        self.operations.recovered(durable);
         if durable > self.last_number {
             let last = self.last_number;
             self.unlogged.push((last, durable));

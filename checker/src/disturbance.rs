@@ -27,11 +27,11 @@ fn replaced_within(plan: &Plan) -> Duration {
 /// The disturbances of a run: faults that are on, and the end of the last one.
 #[derive(Debug, Default)]
 pub(crate) struct Disturbances {
-    /// Faults that are on.
-    on: Vec<FaultId>,
+    /// Faults that are on, and whether packets may be lost or late because of each.
+    on: Vec<(FaultId, bool)>,
     since: Stamp,
-    /// The start of the current disturbance: packets lost since then may have silenced their connections. Such a
-    /// silence was over at the second stamp.
+    /// The start of the first of these faults of links and servers: packets lost since then may have silenced their
+    /// connections. Such a silence was over at the second stamp.
     lossy_from: Stamp,
     lossy_until: Stamp,
 }
@@ -71,13 +71,15 @@ impl Disturbances {
         match phase {
             FaultPhase::Requested { .. } | FaultPhase::Unplanned { .. } => {
                 let from = if let FaultPhase::Unplanned { since } = phase { *since } else { at };
-                if self.on.is_empty() && from > self.lossy_until {
+                // No clock, and no process that does not run, loses a packet.
+                let is_lossy = matches!(kind.harm(), Harm::DropsPackets | Harm::DelaysPackets | Harm::Kills(_));
+                if is_lossy && !self.on.iter().any(|(_, is_lossy)| *is_lossy) && from > self.lossy_until {
                     self.lossy_from = from;
                 }
-                self.on.push(fault);
+                self.on.push((fault, is_lossy));
             }
             FaultPhase::Healed | FaultPhase::UnplannedOver { .. } => {
-                self.on.retain(|on| *on != fault);
+                self.on.retain(|(on, _)| *on != fault);
                 if kind.harm() == Harm::DropsPackets {
                     // TCP doubles its retransmission timeout each time, so the next retransmission is no farther off
                     // than the first loss is back.
@@ -105,9 +107,10 @@ impl Disturbances {
             FaultPhase::HealProved => self.not_before(at),
             // The target had no process for the fault, so no heal follows.
             FaultPhase::Unproved { .. }
-                if self.on.contains(&fault) && run.faults.get(fault).is_some_and(|line| line.injected.is_none()) =>
+                if self.on.iter().any(|(on, _)| *on == fault)
+                    && run.faults.get(fault).is_some_and(|line| line.injected.is_none()) =>
             {
-                self.on.retain(|on| *on != fault);
+                self.on.retain(|(on, _)| *on != fault);
                 self.not_before(at);
             }
             _ => {}

@@ -80,6 +80,12 @@ impl FaultRecord {
         }
     }
 
+    /// Returns whether the fault may have been on. A fault that found no process, or that the engine refused, is never
+    /// injected, and is called unproved.
+    pub fn may_have_been_on(&self) -> bool {
+        self.injected.is_some() || self.unproved.is_none()
+    }
+
     /// The missing proof of a fault that was requested: a fault that its target did not show proves nothing. A fault
     /// that missed its hold needs no proof. But the fault may have been on, so an `unproved` counts all the same.
     pub fn missing_proof(&self) -> Option<String> {
@@ -239,11 +245,10 @@ impl Faults {
     }
 
     /// The brackets of the faults that kept a node from running, proved or not yet proved. A fault that found no
-    /// process is never injected, and has no heal.
+    /// process has no heal.
     pub fn pauses_on(&self, node: &NodeName) -> Vec<Span> {
         let pauses = self.lines.values().filter(|l| l.kind.takes_processor_time() && l.node == *node);
-        let may_have_been_on = pauses.filter(|l| l.injected.is_some() || l.unproved.is_none());
-        may_have_been_on.filter_map(FaultRecord::bracket).collect()
+        pauses.filter(|l| l.may_have_been_on()).filter_map(FaultRecord::bracket).collect()
     }
 
     /// The faults that nobody planned.

@@ -31,6 +31,9 @@ pub(crate) struct NodeLease {
 /// Lock nodes as bits, in the order of the plan.
 pub(crate) type Nodes = u64;
 
+/// The nodes that did a renewal, and the stamp of its request.
+pub(crate) type LastRenewal = (Nodes, Stamp);
+
 /// The places of the bits that are set.
 pub(crate) fn bits(of: u64) -> impl Iterator<Item = usize> {
     let mut left = of;
@@ -150,9 +153,9 @@ pub(crate) struct Attempt {
     /// The nodes that granted the attempt, and the nodes that refused.
     pub granted_on: Nodes,
     pub refused_on: Nodes,
-    /// The nodes that did the last renewal, by the stamp of its answer, and those of the renewal before it.
-    renewed_on: (Stamp, Nodes),
-    renewed_before: Nodes,
+    /// The last renewal that succeeded, in time or not, by the stamp of its answer, and the renewal before it.
+    renewed_on: (Stamp, LastRenewal),
+    renewed_before: LastRenewal,
     /// The lease of each node. Empty as long as nothing was renewed.
     pub leases: Vec<NodeLease>,
     /// Renewals that failed inside the promise since the last one that succeeded.
@@ -220,8 +223,8 @@ impl Attempt {
             grant: None,
             granted_on: 0,
             refused_on: 0,
-            renewed_on: (Stamp(0), 0),
-            renewed_before: 0,
+            renewed_on: (Stamp(0), (0, Stamp(0))),
+            renewed_before: (0, Stamp(0)),
             leases: Vec::new(),
             failures: Vec::new(),
             promise: sent.at,
@@ -293,9 +296,14 @@ impl Attempt {
         }
     }
 
-    /// The nodes that did the last renewal that was answered before an instant, which is not before the last events.
-    pub fn renewed_on_before(&self, at: Stamp) -> Nodes {
+    /// The last renewal that was answered before an instant, which is not before the last events.
+    pub fn renewal_before(&self, at: Stamp) -> LastRenewal {
         if self.renewed_on.0 < at { self.renewed_on.1 } else { self.renewed_before }
+    }
+
+    /// The nodes that did this renewal.
+    pub fn renewed_on_before(&self, at: Stamp) -> Nodes {
+        self.renewal_before(at).0
     }
 
     /// Notes a renewal that failed, though some nodes may have done it.
@@ -317,8 +325,8 @@ impl Attempt {
     /// Extends the promise: the last renewal that was sent succeeded.
     pub fn renewed(&mut self, ok: EventRef, lease: Duration, nodes: Nodes) {
         let Some(sent) = self.renewing.take() else { return };
-        self.renewed_before = self.renewed_on_before(ok.at);
-        self.renewed_on = (ok.at, nodes);
+        self.renewed_before = self.renewal_before(ok.at);
+        self.renewed_on = (ok.at, (nodes, sent.at));
         self.renewed_for = Some(lease);
         if !rules::is_renewed_in_time(ok.at, self.promise) {
             return;

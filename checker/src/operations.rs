@@ -127,6 +127,9 @@ pub(crate) struct Operations {
     answered: u64,
     answered_now: u64,
     early: Vec<Early>,
+    /// Answers whose decisions the log may have lost with the end of a killed resource: number, and answer. The next
+    /// process of the resource has not told yet what it found on disk.
+    unlogged: Vec<(u64, u64)>,
     /// Operations that failed at this stamp.
     failures: Vec<(HoldId, OpId, u64)>,
     arrival: Arrival,
@@ -232,6 +235,16 @@ impl Operations {
     pub fn undone(&mut self, hold: HoldId, op: OpId, number: u64) {
         if let Some(op) = self.op(hold, op) {
             op.undone = Some(number);
+        }
+    }
+
+    /// A restart of the resource found the decisions up to this number on disk. The former process had answered all
+    /// that it answered by then, also what the record has lost.
+    pub fn recovered(&mut self, durable: u64) {
+        for (number, seq) in std::mem::take(&mut self.unlogged) {
+            if number > durable {
+                self.found(Breach::AcknowledgedLost, seq, gone(number));
+            }
         }
     }
 
@@ -353,6 +366,7 @@ impl Operations {
                 format!("operation {op} of hold {hold} was answered as #{number}, and the log did not have it by then");
             if is_unlogged(number) {
                 self.doubts.push(why);
+                self.unlogged.push((number, seq));
             } else {
                 self.contradicted(seq, &why);
             }
@@ -388,8 +402,7 @@ impl Operation {
     ) -> Option<(Breach, String)> {
         let op = self.id;
         if self.undone == Some(number) {
-            let why = format!("#{number} had been answered, and was gone after the restart");
-            return Some((Breach::AcknowledgedLost, why));
+            return Some((Breach::AcknowledgedLost, gone(number)));
         }
         if self.decided != Some(number) {
             let why = format!("operation {op} of hold {hold} was answered as #{number}, and is another in the log");
@@ -426,6 +439,10 @@ impl<'a> Answer<'a> {
         let write = |a: &ArmWriteAnswer| Told { arm: a.arm, admitted: Some(a.admitted), version: None, seen: a.seen };
         Some(reads.iter().map(read).chain(writes.iter().map(write)))
     }
+}
+
+fn gone(number: u64) -> String {
+    format!("#{number} had been answered, and was gone after the restart")
 }
 
 /// The place of an operation among others, which are sorted. Most are asked for soon after they were added last.

@@ -15,9 +15,13 @@ impl Run {
         let mut next = Some(id);
         while let Some(attempt) = next.and_then(|id| self.attempts.get_mut(id)) {
             change(attempt);
-            // The number of an attempt is larger than those of all earlier attempts of its client.
-            next = attempt.above.filter(|above| *above < attempt.id);
+            next = above(attempt);
         }
+    }
+
+    /// An attempt, and the holds of the keys above it.
+    pub fn with_above(&self, id: HoldId) -> impl Iterator<Item = &Attempt> {
+        std::iter::successors(self.attempt(id), |attempt| self.attempt(above(attempt)?))
     }
 
     /// A step of a client under a hold, and under those above it.
@@ -36,6 +40,12 @@ impl Run {
             attempt.add_step(mark, step);
         });
     }
+}
+
+/// The hold of the key above. The number of an attempt is larger than those of all earlier attempts of its client, so a
+/// record that says otherwise contradicts itself.
+fn above(attempt: &Attempt) -> Option<HoldId> {
+    attempt.above.filter(|above| *above < attempt.id)
 }
 
 /// The step of a client that an event shows.

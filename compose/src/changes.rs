@@ -47,6 +47,10 @@ pub(crate) struct OwnChanges {
     pub started: u32,
     pub froze: u32,
     pub thawed: u32,
+    /// True while the node is down, and no operation of ours has killed it.
+    is_down_by_others: bool,
+    /// True while the node is frozen, and no operation of ours has frozen it.
+    is_frozen_by_others: bool,
 }
 
 impl OwnChanges {
@@ -55,7 +59,8 @@ impl OwnChanges {
         if freeze { &mut self.froze } else { &mut self.thawed }
     }
 
-    /// Returns whether a report is about one of our operations, and counts the report.
+    /// Returns whether a report is about one of our operations alone, and counts the report. A start or a thaw of ours
+    /// that ends a death or a freeze of others is not ours alone: the fault that nobody planned is over.
     pub fn explain(&mut self, change: Change) -> bool {
         let due = match change {
             Change::Died => &mut self.died,
@@ -67,6 +72,13 @@ impl OwnChanges {
         };
         let is_due = *due > 0;
         *due -= u32::from(is_due);
+        match change {
+            Change::Died => self.is_down_by_others |= !is_due,
+            Change::Froze => self.is_frozen_by_others |= !is_due,
+            Change::Started => return !std::mem::take(&mut self.is_down_by_others) && is_due,
+            Change::Thawed => return !std::mem::take(&mut self.is_frozen_by_others) && is_due,
+            _ => {}
+        }
         is_due
     }
 }
@@ -80,5 +92,18 @@ mod tests {
         let mut own = OwnChanges { froze: 1, ..OwnChanges::default() };
         assert!(own.explain(Change::Froze) && !own.explain(Change::Froze));
         assert!(!own.explain(Change::Thawed) && !own.explain(Change::CutOff));
+    }
+
+    #[test]
+    fn an_operation_of_ours_that_ends_a_fault_of_others_is_told() {
+        for (begins, ends) in [(Change::Died, Change::Started), (Change::Froze, Change::Thawed)] {
+            let mut own = OwnChanges { started: 2, thawed: 2, ..OwnChanges::default() };
+            assert!(!own.explain(begins), "others did that");
+            assert!(!own.explain(ends), "our step ends the fault of others");
+            assert!(own.explain(ends), "the next one is ours alone");
+            assert!(!own.explain(ends), "each operation of ours explains one report");
+            (own.died, own.froze, own.started, own.thawed) = (1, 1, 1, 1);
+            assert!(own.explain(begins) && own.explain(ends), "a whole fault of ours");
+        }
     }
 }

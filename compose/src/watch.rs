@@ -149,7 +149,7 @@ impl Watch<'_> {
         }
     }
 
-    /// Returns the change that a report is about, if no operation of ours caused it.
+    /// Returns the change that a report is about, if no operation of ours caused it, or if it ends a fault of others.
     async fn unplanned(&self, report: &EventMessage) -> Option<(NodeName, Change)> {
         let actor = report.actor.as_ref()?;
         let is_network = report.typ == Some(EventMessageTypeEnum::NETWORK);

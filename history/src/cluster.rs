@@ -40,7 +40,7 @@ pub enum Persistence {
     /// No data on disk: `appendonly no`, and no snapshot.
     #[default]
     No,
-    /// A snapshot (RDB) every 5 s if a key has changed: `save 5 1`. A SIGKILL loses all changes since the last
+    /// A snapshot (RDB) every 6 s if a key has changed: `save 5 1`. A SIGKILL loses all changes since the last
     /// snapshot.
     Snapshot,
     /// An append-only file, synced every second: `appendfsync everysec`. A SIGKILL loses nothing.
@@ -50,7 +50,8 @@ pub enum Persistence {
 }
 
 impl Persistence {
-    /// The time from one [`Persistence::Snapshot`] to the next.
+    /// The seconds of `save 5 1`, the setting of [`Persistence::Snapshot`]. Redis counts whole seconds and wants more
+    /// than so many. So a snapshot comes up to 1.1 s later than so long after the previous one.
     pub const SNAPSHOT_EVERY: Duration = Duration::from_secs(5);
 
     /// Returns whether Redis writes an append-only file. A SIGKILL then loses no data that the kernel has received.

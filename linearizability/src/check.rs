@@ -45,12 +45,16 @@ impl Conflict {
             Reason::FromNowhere(read) => {
                 format!("nobody can have written the value of {} before its answer", words(*read))
             }
-            Reason::TwoValues([from, to, between]) => format!(
-                "the register had one value from {} to {}, but between the two it must have had another: {}",
-                words(*from),
-                words(*to),
-                words(*between)
-            ),
+            Reason::TwoValues { from, to, between: [first, last] } => {
+                let from = from.map_or_else(|| "the start".to_owned(), words);
+                let and = if first == last { String::new() } else { format!(" and {}", words(*last)) };
+                format!(
+                    "the register had one value from {from} to {}, but between the two it must have had another: \
+                     {}{and}",
+                    words(*to),
+                    words(*first)
+                )
+            }
             Reason::TwoHolders(first, second) => {
                 format!("two clients held the lock at the same time: {} and {}", words(*first), words(*second))
             }

@@ -221,7 +221,7 @@ impl<'a> Model<'a> {
         match state >> 32 {
             FREE => "free".to_owned(),
             ANYBODY => "held".to_owned(),
-            holder => format!("held by {}", shortened(&self.history.clients[holder as usize - 2])),
+            holder => format!("held by {}", self.history.client_words(Client((holder - 2) as u32))),
         }
     }
 }

@@ -149,6 +149,8 @@ pub struct History {
     pub values: Values,
     /// Clients by their index, as their record names them.
     pub clients: Vec<Box<str>>,
+    /// Clients that the record names apart from their processes. All others are processes.
+    pub named: BTreeSet<Client>,
     /// Clients whose operations on a lock can be of any owner: the record names owners, but not theirs.
     pub unnamed: BTreeSet<Client>,
     /// The line of each position, if the history was read from a file.
@@ -189,6 +191,12 @@ impl History {
             Action::Acquire(None) => "acquire".to_owned(),
             Action::Release => "release".to_owned(),
         };
-        format!("`{what}` of process {}{place}", shortened(&self.clients[operation.client.0 as usize]))
+        format!("`{what}` of {}{place}", self.client_words(operation.client))
+    }
+
+    /// The client in words: `process 3`, or `client "a"`.
+    pub(crate) fn client_words(&self, client: Client) -> String {
+        let noun = if self.named.contains(&client) { "client" } else { "process" };
+        format!("{noun} {}", shortened(&self.clients[client.0 as usize]))
     }
 }

@@ -5,9 +5,16 @@
 pub enum Reason {
     /// This operation saw a value that nobody can have written before its answer.
     FromNowhere(usize),
-    /// The register had one value from the first operation to the second one, but between the two it must have had
-    /// another: the third one.
-    TwoValues([usize; 3]),
+    /// The register had one value between two operations, but meanwhile it must have had another.
+    TwoValues {
+        /// The first operation after whose answer the register had the value; `None`: it had the value at the start.
+        from: Option<usize>,
+        /// The last operation that was called while the register had the value.
+        to: usize,
+        /// The operation with the other value that was answered first, and the one that was called last. The register
+        /// had the other value at an instant before that answer, and at one after that call.
+        between: [usize; 2],
+    },
     /// The lock was held by two at the same time: two acquisitions.
     TwoHolders(usize, usize),
     /// The release was answered, but the lock was held all the time by another client.

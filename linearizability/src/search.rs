@@ -109,6 +109,8 @@ pub(crate) struct Searcher<'a, 'b> {
     /// Operations with an answer, by their calls.
     answered: Vec<(usize, Operation)>,
     alike: Vec<Alike>,
+    /// The groups in `alike` that are no writes, so that a state can be needed by them.
+    needing: Vec<usize>,
     /// For each set of ordered operations and state, what was used of the open ones when it was left without success.
     tried: FxHashMap<Ordered, Vec<Box<[u32]>>>,
     bytes: usize,
@@ -153,8 +155,9 @@ impl<'a, 'b> Searcher<'a, 'b> {
         }
         answered.sort_unstable_by_key(|(_, operation)| operation.call);
         alike.iter_mut().for_each(|alike| alike.calls.sort_unstable());
+        let needing = (0..alike.len()).filter(|class| needs(alike[*class].action)).collect();
         let (tried, deepest) = Default::default();
-        Searcher { model, answered, alike, tried, bytes: 0, memory, done: 0, most, deepest }
+        Searcher { model, answered, alike, needing, tried, bytes: 0, memory, done: 0, most, deepest }
     }
 
     /// Looks for an order of all operations that have an answer, and of as many others as that needs. Returns also the
@@ -236,13 +239,12 @@ impl<'a, 'b> Searcher<'a, 'b> {
                 frames.pop();
                 continue;
             };
-            let (ordered, used) = (frame.ordered.clone(), frame.used.clone());
-            next = self.after(ordered, used, step);
+            next = self.after(&frame.ordered, &frame.used, step);
         }
     }
 
     /// The configuration after one more step.
-    fn after(&mut self, mut ordered: Ordered, mut used: Box<[u32]>, step: Step) -> Option<Configuration> {
+    fn after(&mut self, ordered: &Ordered, used: &[u32], step: Step) -> Option<Configuration> {
         let (client, action) = match step {
             Step::Answered(index) => {
                 let operation = self.answered[index as usize].1;
@@ -250,17 +252,20 @@ impl<'a, 'b> Searcher<'a, 'b> {
             }
             Step::Open(class) => (self.alike[class as usize].client, self.alike[class as usize].action),
         };
-        ordered.state = self.model.step(ordered.state, client, action)?;
+        let state = self.model.step(ordered.state, client, action)?;
+        let mut ordered = Ordered { state, ..ordered.clone() };
         match step {
-            Step::Answered(index) => ordered.add(index),
-            Step::Open(class) => {
-                used[class as usize] += 1;
-                if !self.is_needed(&ordered, &used) {
-                    return None;
-                }
+            Step::Answered(index) => {
+                ordered.add(index);
+                Some((ordered, used.into()))
             }
+            // Most such steps end here, so the counts are copied only afterwards.
+            Step::Open(class) => self.is_needed(&ordered, used, class as usize).then(|| {
+                let mut used: Box<[u32]> = used.into();
+                used[class as usize] += 1;
+                (ordered, used)
+            }),
         }
-        Some((ordered, used))
     }
 
     /// The operations with an answer that can be next, and the first answer of all that are not ordered.
@@ -300,17 +305,21 @@ impl<'a, 'b> Searcher<'a, 'b> {
         }
     }
 
-    /// Returns whether the state that an operation without an answer made is seen by the next step.
-    fn is_needed(&mut self, ordered: &Ordered, used: &[u32]) -> bool {
+    /// Returns whether the state that an operation without an answer made is seen by the next step. `taken` is the
+    /// group of this operation, which `used` does not count yet.
+    fn is_needed(&mut self, ordered: &Ordered, used: &[u32], taken: usize) -> bool {
         let (found, end) = self.candidates(ordered);
-        self.done += used.len() as u64;
-        let needs = |action: Action| !matches!(action, Action::Write(_));
+        // Writes without an answer can be many, so they are not looked at here.
+        self.done += self.needing.len() as u64;
         let answered = found.iter().map(|index| self.answered[*index as usize].1);
-        let open = self.alike.iter().zip(used).filter(|(alike, used)| alike.is_left(**used, end));
+        let open = self.needing.iter().copied().filter(|class| {
+            let used = used[*class] + u32::from(*class == taken);
+            self.alike[*class].is_left(used, end)
+        });
         let steps: Vec<(Client, Action)> = answered
             .map(|operation| (operation.client, operation.action))
-            .chain(open.map(|(alike, _)| (alike.client, alike.action)))
             .filter(|(_, action)| needs(*action))
+            .chain(open.map(|class| (self.alike[class].client, self.alike[class].action)))
             .collect();
         steps.into_iter().any(|(client, action)| self.model.step(ordered.state, client, action).is_some())
     }
@@ -383,6 +392,11 @@ impl<'a, 'b> Searcher<'a, 'b> {
         self.bytes += 24 + 4 * used.len();
         true
     }
+}
+
+/// Returns whether an operation needs a state: a write takes place in any.
+fn needs(action: Action) -> bool {
+    !matches!(action, Action::Write(_))
 }
 
 impl Alike {

@@ -249,6 +249,22 @@ proptest! {
             is_linearizable(&history, &operations, &options, Method::Search),
             "{:?}", operations
         );
+        if let Err(Reason::TwoValues { from, to, between: [first, last] }) = zones::check(&operations, value(0)) {
+            // The operations that the message names, and the writes of their values, have no order either.
+            let value_of = |index: usize| match operations[index].action {
+                Action::Read(value) | Action::Write(value) => value,
+                _ => panic!("a register has no other operation"),
+            };
+            let is_told = |index: usize, action: Action| {
+                from == Some(index)
+                    || [to, first, last].contains(&index)
+                    || [to, first].iter().any(|told| action == Action::Write(value_of(*told)))
+            };
+            let all = operations.iter().enumerate();
+            let told = all.filter(|(index, operation)| is_told(*index, operation.action));
+            let told: Vec<Operation> = told.map(|(_, operation)| *operation).collect();
+            prop_assert!(!is_linearizable(&history, &told, &options, Method::Search), "{:?} of {:?}", told, operations);
+        }
     }
 
     #[test]

@@ -63,11 +63,11 @@ pub(crate) fn check(operations: &[Operation], initial: Value) -> Result<(), Reas
 }
 
 fn two_values(zone: &Cluster, other: &Cluster) -> Reason {
-    let inside = other.first_answer.1.or(other.last_call.1);
-    // The value at the start has no answer: its first read stands for it.
-    let begins = zone.first_answer.1.or(zone.last_call.1);
     let known = |operation: Option<usize>| operation.expect("a zone with two ends has an operation at its end");
-    Reason::TwoValues([known(begins), known(zone.last_call.1), known(inside)])
+    let first = known(other.first_answer.1.or(other.last_call.1));
+    // Nothing writes the value at the start again, so an answer before its last read is enough.
+    let last = if zone.first_answer.1.is_none() { first } else { known(other.last_call.1) };
+    Reason::TwoValues { from: zone.first_answer.1, to: known(zone.last_call.1), between: [first, last] }
 }
 
 fn clusters(operations: &[Operation], initial: Value) -> Result<Vec<Cluster>, Reason> {

@@ -180,16 +180,19 @@ impl Leases {
         watch.sent(Round::Undo).await;
         let revoked = self.read(revoking, granted).await;
         // The lease may go on for other holds of the client. Then only the deletion removes the key.
-        if revoked.is_err()
-            && let Some(deleting) = deleting
-            && self.read(deleting, granted).await.is_err()
-        {
-            self.store.relies_on_end(id);
-        }
-        let answer = match revoked {
-            Ok(StoreAnswer::Done) => NodeAnswer::Done,
-            Ok(_) => NodeAnswer::Refused,
-            Err(_) => NodeAnswer::None,
+        let deleted = match deleting {
+            Some(deleting) if revoked.is_err() => Some(self.read(deleting, granted).await),
+            _ => None,
+        };
+        let answer = match (revoked, deleted) {
+            (Ok(StoreAnswer::Done), _) | (Err(_), Some(Ok(StoreAnswer::Done))) => NodeAnswer::Done,
+            (Ok(_), _) => NodeAnswer::Refused,
+            // The key is gone. A revocation without an answer may have been its end.
+            (Err(_), Some(Ok(_)) | None) => NodeAnswer::None,
+            (Err(_), Some(Err(_))) => {
+                self.store.relies_on_end(id);
+                NodeAnswer::None
+            }
         };
         if answer != NodeAnswer::None {
             watch.answered(Round::Undo);

@@ -60,6 +60,8 @@ pub fn answer_within(lease: Duration) -> Duration {
 pub struct Program {
     command: ProgramCommand,
     init: Request,
+    /// The lease of `init`.
+    lease: Duration,
     tokens: TokenSource,
     clock: Arc<dyn Clock>,
     promise_wait_max: Duration,
@@ -122,7 +124,7 @@ impl Program {
         let init = Request::Init { servers, lease_ms: millis(lease) };
         let promise_wait_max = lease.max(PROMISE_WAIT_MAX);
         let (process, restarts, granted) = (Mutex::default(), AtomicU64::new(0), parking_lot::Mutex::default());
-        Ok(Program { command, init, tokens, clock, promise_wait_max, process, restarts, granted })
+        Ok(Program { command, init, lease, tokens, clock, promise_wait_max, process, restarts, granted })
     }
 
     /// Starts the program and waits for its answer to `init`.
@@ -226,7 +228,8 @@ impl Program {
         };
         let id = process.send(request);
         watch.sent(round).await;
-        let within = answer_within(lease).max(self.still_promised());
+        // The program knows the lease of `init`. The servers may have granted the hold of the request a shorter one.
+        let within = answer_within(lease.max(self.lease)).max(self.still_promised());
         match process.answer(request, id, within, &RawClock).await {
             Ok(Answer::Done(done)) => {
                 watch.answered(round);

@@ -221,22 +221,27 @@ impl Ensemble {
 
     async fn keep_alive(&self, lease: LeaseId) -> Result<StoreAnswer, Error> {
         let sent = raw_clock();
-        let timeout = loop {
-            let Some((client, timeout, path)) = self.session(lease) else {
+        loop {
+            let Some((client, path)) = self.session(lease) else {
                 return Ok(StoreAnswer::Leased(lease, Duration::ZERO));
             };
             if exists(&client, path.as_deref().unwrap_or("/")).await? {
-                break timeout;
+                return Ok(self.checked(lease, sent));
             }
             // The client may have released this one of several holds meanwhile.
-            if self.session(lease).is_some_and(|(.., now)| now == path) {
+            if self.session(lease).is_some_and(|(_, now)| now == path) {
                 return Ok(StoreAnswer::Gone);
             }
-        };
-        if let Some(session) = self.state().sessions.get_mut(&lease) {
-            session.ends = session.ends.max(sent + timeout);
         }
-        Ok(StoreAnswer::Leased(lease, timeout))
+    }
+
+    /// The answer to a keep-alive whose check was sent at `sent` and has found the session. A session that was given up
+    /// meanwhile is being closed.
+    fn checked(&self, lease: LeaseId, sent: Duration) -> StoreAnswer {
+        let mut state = self.state();
+        let Some(session) = state.sessions.get_mut(&lease) else { return StoreAnswer::Leased(lease, Duration::ZERO) };
+        session.ends = session.ends.max(sent + session.timeout);
+        StoreAnswer::Leased(lease, session.timeout)
     }
 
     /// Closes the session, and returns when the servers have said so. The library tries for as long as the session may
@@ -380,20 +385,17 @@ impl Ensemble {
         // The name has a sequence, so nobody creates it again, and the request may be repeated.
         let mut is_lost = false;
         loop {
-            match client.delete(&path, None).await {
-                Err(error) if is_connection_lost(&error) => is_lost = true,
-                // The request before this one has deleted it.
-                Err(Error::NoNode) if is_lost => return Ok(StoreAnswer::Done),
-                Err(Error::NoNode) => return Ok(StoreAnswer::Gone),
-                other => return other.map(|()| StoreAnswer::Done),
+            match deleted(client.delete(&path, None).await, is_lost) {
+                Some(answer) => return answer,
+                None => is_lost = true,
             }
         }
     }
 
-    fn session(&self, lease: LeaseId) -> Option<(Client, Duration, Option<String>)> {
+    fn session(&self, lease: LeaseId) -> Option<(Client, Option<String>)> {
         let state = self.state();
         let session = state.sessions.get(&lease)?;
-        Some((session.client.clone(), session.timeout, session.paths.first().cloned()))
+        Some((session.client.clone(), session.paths.first().cloned()))
     }
 
     /// A znode that was created here, and the client of its session.
@@ -440,6 +442,21 @@ async fn exists(client: &Client, path: &str) -> Result<bool, Error> {
 /// or until the session is over.
 fn is_connection_lost(error: &Error) -> bool {
     matches!(error, Error::ConnectionLoss | Error::Custom(_))
+}
+
+/// Returns the result of a deletion; none, if the request was lost and is sent again. `is_lost`: a request before this
+/// one was lost.
+fn deleted(answer: Result<(), Error>, is_lost: bool) -> Option<Result<StoreAnswer, Error>> {
+    Some(match answer {
+        Ok(()) => Ok(StoreAnswer::Done),
+        Err(error) if is_connection_lost(&error) => return None,
+        // The request before this one has deleted it.
+        Err(Error::NoNode) if is_lost => Ok(StoreAnswer::Done),
+        Err(Error::NoNode) => Ok(StoreAnswer::Gone),
+        // The znode went with the session, or by the request before this one: nobody knows.
+        Err(Error::SessionExpired | Error::ClientClosed) if is_lost => Err(Error::ConnectionLoss),
+        Err(error) => Err(error),
+    })
 }
 
 /// Asks again after the loss of a connection: the library sends the next request when it has found another server.

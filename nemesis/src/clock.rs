@@ -48,6 +48,12 @@ impl ClockReading {
         self.read_ns.abs_diff(ahead_ns) <= TOLERANCE_NS.unsigned_abs() && self.may_be(ahead_ns)
     }
 
+    /// Returns whether the process shows the offset `ahead_ns` rather than `other_ns`. The tolerance alone does not
+    /// tell a small change from none.
+    fn is_nearer(self, ahead_ns: i64, other_ns: i64) -> bool {
+        self.read_ns.abs_diff(ahead_ns) < self.read_ns.abs_diff(other_ns)
+    }
+
     /// Returns whether the server's report agrees with the offset `ahead_ns` of the last reading. The server reported
     /// its time between the two readings, however far apart they are.
     fn may_be(self, ahead_ns: i64) -> bool {
@@ -181,8 +187,11 @@ async fn is_healed(
     for ((&one, before), changed) in each(clock).iter().zip(before).zip(changed) {
         // The offset of a monotonic clock stays: a jump, or the gain of a drift.
         let expected_ns = if one.is_wall() { *before } else { changed.read_ns };
-        if (one.is_wall() || !is_drift) && !ClockReading::of(injection, one).await?.is(expected_ns) {
-            return Ok(false);
+        if one.is_wall() || !is_drift {
+            let seen = ClockReading::of(injection, one).await?;
+            if !seen.is(expected_ns) || seen.is_nearer(changed.read_ns, expected_ns) {
+                return Ok(false);
+            }
         }
     }
     Ok(true)
@@ -228,7 +237,9 @@ fn unexpected(seen: &[ClockReading], before: &[i64], asked_ns: impl Fn(i64) -> i
 
 /// Describes the reading, if the clock did not change by `asked_ns`.
 fn expected(seen: ClockReading, before: i64, asked_ns: i64) -> Option<String> {
-    let ms = |ns: i64| ns / 1_000_000;
+    // A change by less than the tolerance is shown with its microseconds.
+    let is_small = asked_ns.unsigned_abs() <= TOLERANCE_NS.unsigned_abs();
+    let ms = |ns: i64| if is_small { format!("{:.3}", ns as f64 / 1e6) } else { (ns / 1_000_000).to_string() };
     let told = match seen.told_ns {
         Some((least, most)) => {
             format!("; its server reports a time that is {} to {} ms ahead", ms(least - before), ms(most - before))
@@ -238,7 +249,8 @@ fn expected(seen: ClockReading, before: i64, asked_ns: i64) -> Option<String> {
     let why = || {
         format!("expected the clock to be changed by {} ms, seen: {} ms{told}", ms(asked_ns), ms(seen.read_ns - before))
     };
-    (!seen.is(before + asked_ns)).then(why)
+    let is_shown = seen.is(before + asked_ns) && seen.is_nearer(before + asked_ns, before);
+    (!is_shown).then(why)
 }
 
 /// Waits for `lasting`, and reads the clock until it was seen at both places: by the process, and by the server if the
@@ -260,7 +272,8 @@ async fn strobe(
             let seen = ClockReading::of(injection, WhichClock::Wall).await?;
             tells |= seen.told_ns.is_some();
             for (i, place) in places.into_iter().enumerate() {
-                read[i] |= seen.read_ns.abs_diff(place) <= TOLERANCE_NS.unsigned_abs();
+                let is_there = seen.read_ns.abs_diff(place) <= TOLERANCE_NS.unsigned_abs();
+                read[i] |= is_there && seen.is_nearer(place, places[1 - i]);
                 told[i] |= seen.told_ns.is_some() && seen.may_be(place);
             }
         }
@@ -449,6 +462,17 @@ mod tests {
     fn a_jump_that_a_restart_loses_is_not_proved() {
         let (_, phases) = moved(WhichClock::Wall, ClockChange::JumpMs(5_000), Effect::Restarts);
         assert!(matches!(&phases[0], FaultPhase::Unproved { why } if why.contains("seen: 0 ms")), "{phases:?}");
+    }
+
+    #[test]
+    fn a_change_below_the_tolerance_is_told_from_none() {
+        let (jump, drift) = (ClockChange::JumpMs(3), ClockChange::DriftPpm(100));
+        for change in [jump, drift] {
+            assert_eq!(moved(WhichClock::Wall, change, Effect::AsAsked).1, [proved(), FaultPhase::HealProved]);
+            let (_, phases) = moved(WhichClock::Wall, change, Effect::Restarts);
+            assert!(matches!(&phases[0], FaultPhase::Unproved { why } if why.contains("seen: 0.000 ms")), "{phases:?}");
+        }
+        assert_eq!(moved(WhichClock::Wall, drift, Effect::KeepsItsGain).1, [proved()]);
     }
 
     #[test]

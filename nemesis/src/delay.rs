@@ -25,7 +25,7 @@ impl Driver for Delay {
             // Packets that a client sends from its protocol point on arrive when the fault is over.
             _ if drawing.spec.is_placed() => lasting,
             // A probe and its answer are both late, and the fault stays on until a probe has come back.
-            Some(lasting) => by.min(lasting / 2),
+            Some(lasting) => by.min(lasting / 2).min(DRAWN_MAX),
             None => by.min(DRAWN_MAX),
         };
         (Delay { by: by.into() }, lasting)

@@ -5,9 +5,10 @@
 //! the end of the old process and the first event of the new process. The old process's last event is up to 50 ms later
 //! than the request. The worker's entitlement ends at the agent's stamp before the call, which is a lower bound.
 //!
-//! The proof of a server's restart is no answer while the server is down, and an answer afterwards. The proof of lost
-//! data is a marker key: the key is written before the fault, and is gone after the restart. The proof of lost power is
-//! a canary file: of its two lines, only the synced line is there after the restart.
+//! The proof of a server's restart is no answer while the server is down, and an answer afterwards. A `kill` also needs
+//! a server that ran before. The proof of lost data is a marker key: the key is written before the fault, and is gone
+//! after the restart. The proof of lost power is a canary file: of its two lines, only the synced line is there after
+//! the restart.
 //!
 //! A server that keeps a log is asked for its pending fsyncs before the SIGKILL: a SIGKILL during an fsync was seen to
 //! lose answered writes.
@@ -147,6 +148,8 @@ async fn server(injection: &Injection<'_>, back_after: Duration, data: Data) -> 
         Data::Lost => injection.cluster.leave_marker(&injection.node).await,
         Data::Kept | Data::Synced => Ok(false),
     };
+    // The server may have ended by itself. The kill ends nothing then. A loss of data has a proof of its own.
+    let was_down = data == Data::Kept && !injection.cluster.is_running(&injection.node).await?;
     let from = injection.requested().await?;
     if data == Data::Kept && injection.plan.models.is_some_and(|models| models.persistence.has_log()) {
         unsynced(injection).await?;
@@ -165,6 +168,7 @@ async fn server(injection: &Injection<'_>, back_after: Duration, data: Data) -> 
     let to = injection.stamp(FaultPhase::Healed).await?;
     let answers = injection.answers_again().await?;
     let missing = match marker {
+        _ if was_down => Some("expected a running server to kill; the server was down already".into()),
         _ if !is_down => Some("expected no answer from a server that was killed; there was one".into()),
         Ok(is_left) if is_left => kept(injection, answers).await,
         Ok(_) if data == Data::Synced => kept_unsynced(injection, answers).await,
@@ -382,6 +386,10 @@ mod tests {
             !self.is_down.load(Ordering::Relaxed)
         }
 
+        fn is_running(&self) -> bool {
+            !self.is_down.load(Ordering::Relaxed)
+        }
+
         fn pending_fsyncs(&self) -> Option<u32> {
             self.fsyncs.lock().pop()
         }
@@ -416,6 +424,15 @@ mod tests {
         for (survives, is_disproved) in [(true, true), (false, false)] {
             let phases = restarted(Kill {}, Server { survives, ..Server::default() });
             assert_eq!(is_unproved(&phases, "expected no answer"), is_disproved, "{phases:?}");
+            assert_eq!(phases.last(), Some(&FaultPhase::HealProved));
+        }
+    }
+
+    #[test]
+    fn a_kill_of_a_server_that_was_down_is_not_proved() {
+        for (is_down, is_unproved_by) in [(true, true), (false, false)] {
+            let phases = restarted(Kill {}, Server { is_down: AtomicBool::new(is_down), ..Server::default() });
+            assert_eq!(is_unproved(&phases, "was down already"), is_unproved_by, "{phases:?}");
             assert_eq!(phases.last(), Some(&FaultPhase::HealProved));
         }
     }

@@ -116,7 +116,9 @@ async fn freeze_for(injection: &Injection<'_>, mode: FreezeMode, lasting: Durati
     match injection.live_view.within(injection.control, PROOF, gap).await {
         Some((from, to)) => {
             injection.stamp(FaultPhase::Proved { from, to }).await?;
-            injection.missed(from).await?;
+            // The process runs on for up to a tick after its last one. So an event in the first half of the gap came
+            // before the freeze, and an event in the second half after the thaw.
+            injection.missed(from.plus(to.since(from) / 2)).await?;
         }
         None => {
             let longest = injection
@@ -283,6 +285,17 @@ mod tests {
         let released = (11, Event::Release { hold: HoldId(1) });
         let engine = Engine { freezing: vec![released], thawing: vec![(16, stall(12, 16))], ..Engine::new() };
         assert!(paused("worker-1", engine).0.contains(&FaultPhase::MissedTarget));
+    }
+
+    #[test]
+    fn a_release_between_the_last_tick_and_the_freeze_misses() {
+        // The last tick before the freeze is at 12 s, and the first one after the thaw is at 16 s.
+        for (released, is_missed) in [(12, true), (13, true), (15, false)] {
+            let release = (released, Event::Release { hold: HoldId(1) });
+            let engine = Engine { thawing: vec![release, (16, stall(12, 16))], ..Engine::new() };
+            let (phases, _) = paused("worker-1", engine);
+            assert_eq!(phases.contains(&FaultPhase::MissedTarget), is_missed, "released at {released} s");
+        }
     }
 
     #[test]

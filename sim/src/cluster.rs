@@ -331,14 +331,14 @@ mod tests {
 
     #[test]
     fn a_server_that_is_down_syncs_nothing_and_makes_no_snapshot() {
-        // The engine kills 2 to 12 ms after it was asked to. A second begins at 1000 ms; a snapshot is due at 5100 ms.
+        // The engine kills 2 to 12 ms after it was asked to. A second begins at 1000 ms; a snapshot is due at 6100 ms.
         for (persistence, ahead_ms, killed_ms, expected) in [
             (Persistence::Everysec, 0, 900, false),
             (Persistence::Everysec, 0, 1_000, true),
             (Persistence::Everysec, 100, 900, true),
-            (Persistence::Snapshot, 0, 4_900, false),
-            (Persistence::Snapshot, 0, 5_100, true),
-            (Persistence::Snapshot, 200, 4_900, true),
+            (Persistence::Snapshot, 0, 5_900, false),
+            (Persistence::Snapshot, 0, 6_100, true),
+            (Persistence::Snapshot, 200, 5_900, true),
         ] {
             let left = is_left(persistence, ahead_ms, killed_ms);
             assert_eq!(left, expected, "{persistence:?}, {ahead_ms} ms ahead, killed at {killed_ms} ms");

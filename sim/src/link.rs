@@ -7,7 +7,9 @@
 //! if that packet is retransmitted.
 //!
 //! The model leaves out windows, acknowledgements (a link that is cut in one direction delivers in the other), fast
-//! retransmissions, and connections that are given up after minutes.
+//! retransmissions, and connections that are given up. The clients of independent nodes give up a connection whose
+//! packets no kernel has acknowledged for 15 s (`locks/src/stream.rs`), other kernels after minutes. So after a longer
+//! cut a request may arrive here that a real kernel has dropped.
 //!
 //! Packets that a fault delays wait in the link, so that the heal of the fault delivers them at once.
 //!

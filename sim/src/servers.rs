@@ -120,7 +120,8 @@ impl Servers {
         majority.map(|(hold, _)| hold).into_iter().collect()
     }
 
-    /// Removes the expired keys of a Redis whose clock, at `wall` now, is about to change. Such keys never come back.
+    /// Lets a Redis whose clock, at `wall` now, is about to change remove its expired keys and write what is due to its
+    /// disk. Such keys never come back.
     pub fn clock_moves(&self, node: Process, wall: Duration) {
         let Some(server) = self.nodes.get(node) else { return };
         if let NodeModel::Redis(redis) = &mut *lock(server) {

@@ -76,7 +76,7 @@ pub const LEASE_CLOCKS: Words = &[
 /// Names of `--persistence`.
 pub const PERSISTENCES: Words = &[
     ("no", "Nothing: `appendonly no`"),
-    ("snapshot", "A snapshot every 5 s if a key has changed: `save 5 1`"),
+    ("snapshot", "A snapshot every 6 s if a key has changed: `save 5 1`, in whole seconds"),
     ("everysec", "All writes up to the last full second: `appendfsync everysec`"),
     ("always", "Every write before its answer: `appendfsync always`"),
 ];

@@ -165,12 +165,9 @@ pub fn sweep(seeds: Seeds, attempt: &(dyn Fn(u64) -> Result<Trial, String> + Syn
     let mut tally = Tally::default();
     thread::scope(|scope| {
         let (sender, ended) = mpsc::channel();
-        for _ in 0..seeds.jobs.max(1) {
-            let (sender, thread) = (sender.clone(), &thread);
-            // The receiver outlives the threads, so the send cannot fail.
-            scope.spawn(move || drop(sender.send(thread())));
-        }
-        drop(sender);
+        let (thread, blocks) = (&thread, usize::try_from(seeds.count.div_ceil(BLOCK)).unwrap_or(usize::MAX));
+        // The receiver outlives the threads, so the send cannot fail.
+        spawned(scope, seeds.jobs.min(blocks), move || drop(sender.send(thread())));
         loop {
             match ended.recv_timeout(PROGRESS_EVERY) {
                 Ok(part) => tally.merge(part, seeds.kept),
@@ -180,6 +177,19 @@ pub fn sweep(seeds: Seeds, attempt: &(dyn Fn(u64) -> Result<Trial, String> + Syn
         }
     });
     tally
+}
+
+/// Starts `count` threads that share `work`, and at least one. The system may give fewer threads, as in a container
+/// with a limit of processes: then those that it gives do the work. Without any, the caller's thread does it.
+fn spawned<'scope>(scope: &'scope thread::Scope<'scope, '_>, count: usize, work: impl Fn() + Clone + Send + 'scope) {
+    for n in 0..count.max(1) {
+        if thread::Builder::new().spawn_scoped(scope, work.clone()).is_err() {
+            if n == 0 {
+                work();
+            }
+            return;
+        }
+    }
 }
 
 /// Turns a panic into an error: the seed is needed to find the bug of the harness.
@@ -195,21 +205,17 @@ pub fn each<T: Sync, R: Send>(jobs: usize, items: &[T], doing: &(dyn Fn(&T) -> R
     if jobs <= 1 || items.len() <= 1 {
         return items.iter().map(doing).collect();
     }
-    let next = AtomicU64::new(0);
-    let (sender, done) = mpsc::channel();
+    let (next, (sender, done)) = (AtomicU64::new(0), mpsc::channel());
+    let next = &next;
     thread::scope(|scope| {
-        for _ in 0..jobs.clamp(1, items.len().max(1)) {
-            let (sender, next) = (sender.clone(), &next);
-            scope.spawn(move || {
-                while let Ok(i) = usize::try_from(next.fetch_add(1, Ordering::Relaxed))
-                    && let Some(item) = items.get(i)
-                {
-                    let _ = sender.send((i, doing(item)));
-                }
-            });
-        }
+        spawned(scope, jobs.min(items.len()), move || {
+            while let Ok(i) = usize::try_from(next.fetch_add(1, Ordering::Relaxed))
+                && let Some(item) = items.get(i)
+            {
+                let _ = sender.send((i, doing(item)));
+            }
+        });
     });
-    drop(sender);
     let mut all: Vec<(usize, R)> = done.into_iter().collect();
     all.sort_by_key(|(i, _)| *i);
     all.into_iter().map(|(_, r)| r).collect()
@@ -246,6 +252,12 @@ mod tests {
         for jobs in [2, 3, 8] {
             assert_eq!(sweep(seeds(jobs), &attempt, &|_| ()), one, "{jobs} threads");
         }
+    }
+
+    #[test]
+    fn no_thread_is_started_without_work_for_it() {
+        let few = Seeds { count: 20, ..seeds(usize::MAX) };
+        assert_eq!(sweep(few, &attempt, &|_| ()), sweep(Seeds { jobs: 1, ..few }, &attempt, &|_| ()));
     }
 
     #[test]

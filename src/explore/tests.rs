@@ -20,6 +20,17 @@ fn sets_of_causes_and_causes_of_one_set_give_other_file_names() {
 }
 
 #[test]
+fn results_that_cannot_be_written_leave_nothing_beside() {
+    let dir = tempfile::tempdir().unwrap();
+    // A directory cannot be replaced by a file.
+    std::fs::create_dir(dir.path().join("explore.json")).unwrap();
+    let failed = write(dir.path(), "explore.json".to_owned(), "{}").unwrap_err().to_string();
+    assert!(failed.starts_with("writing ") && failed.ends_with("explore.json"), "{failed}");
+    let names: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["explore.json"]);
+}
+
+#[test]
 fn a_panic_for_a_changed_plan_does_not_end_the_reduction() {
     let cuts = |plan: &Plan, node: &str| {
         let target = Target::Node(NodeName::new(node));

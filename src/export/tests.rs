@@ -1,4 +1,8 @@
-use std::collections::HashMap;
+use std::{
+    collections::HashMap,
+    io::{Read, pipe},
+    os::fd::AsRawFd,
+};
 
 use history::Arm;
 use serde_json::{Value, json};
@@ -192,6 +196,19 @@ fn an_export_never_replaces_its_own_history() {
         }
         assert!(Target::of(&run.join("history.csv"), history).is_ok());
     }
+}
+
+#[test]
+fn a_pipe_without_a_path_is_written_and_not_replaced() {
+    let (mut reader, writer) = pipe().unwrap();
+    // As `/dev/stdout` and `>(gzip)`: a link of /proc leads to the pipe.
+    let output = PathBuf::from(format!("/proc/self/fd/{}", writer.as_raw_fd()));
+    let target = Target::of(&output, Path::new("history.jsonl")).unwrap();
+    target.write(|to| Ok(to.write_all(b"seq,process\n")?)).unwrap();
+    drop(writer);
+    let mut written = String::new();
+    reader.read_to_string(&mut written).unwrap();
+    assert_eq!(written, "seq,process\n");
 }
 
 #[test]

@@ -13,6 +13,7 @@ use super::{matrix::Matrix, picture::Picture, tokens::TokenLine};
 use crate::{
     dose::{Measurement, Series},
     exit::Unusable,
+    report::versions,
     similar::similar,
     statistics::quantile,
     suite::{Case, CaseRun, Outcome, Results, read_suite},
@@ -415,9 +416,9 @@ impl Data {
         let series = self.series(of, cluster)?;
         let older = || format!("dose-{of}-{cluster}.json does not say how its runs were made; make them again");
         let made_by = series.made_by.as_ref().ok_or_else(older)?;
-        let servers = made_by.lines().into_iter().find(|(name, _)| name == "servers").map(|(_, versions)| versions);
+        let servers = if made_by.servers.is_empty() { String::new() } else { versions(&made_by.servers) };
         let seeds = format!("seeds from {} on of each point", series.seed);
-        origin_words(&[made_by], &servers.unwrap_or_default(), &seeds)
+        origin_words(&[made_by], &servers, &seeds)
     }
 
     /// One curve.

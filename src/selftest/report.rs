@@ -167,6 +167,7 @@ impl Report {
             + usize::from(!self.is_swarm_right());
         let _ = match wrong {
             0 => writeln!(out, "every row is right"),
+            1 => writeln!(out, "1 row is wrong"),
             _ => writeln!(out, "{wrong} rows are wrong"),
         };
         if !self.is_whole() {

@@ -19,9 +19,9 @@ pub fn tell(summary: &Path, suites: &[&Results]) -> anyhow::Result<()> {
     let lines: String = suites.iter().flat_map(|results| annotations(results)).collect();
     // A closed standard error hides the annotations only.
     let _ = std::io::stderr().write_all(lines.as_bytes());
-    let mut file = std::fs::OpenOptions::new().create(true).append(true).open(summary)?;
-    file.write_all(markdown(suites).as_bytes())
-        .with_context(|| format!("GITHUB_STEP_SUMMARY: writing {}", summary.display()))
+    let opened = std::fs::OpenOptions::new().create(true).append(true).open(summary);
+    let written = opened.and_then(|mut file| file.write_all(markdown(suites).as_bytes()));
+    written.with_context(|| format!("GITHUB_STEP_SUMMARY: writing {}", summary.display()))
 }
 
 /// Returns the table as Markdown.
@@ -87,6 +87,15 @@ mod tests {
         let text = markdown(&[&results]);
         assert!(text.contains("| K1 | 1 of 1 |") && text.contains("| K2 | **0 of 1** |"), "{text}");
         assert!(text.contains("1 of 3 runs came out as expected"), "{text}");
+    }
+
+    #[test]
+    fn a_summary_that_cannot_be_written_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let results = of_rows(&["K1"]);
+        let failed = tell(&dir.path().join("missing/summary.md"), &[&results]).unwrap_err();
+        let (text, path) = (format!("{failed:#}"), "missing/summary.md: ");
+        assert!(text.starts_with("GITHUB_STEP_SUMMARY: writing ") && text.contains(path), "{text}");
     }
 
     #[test]

@@ -114,6 +114,19 @@ fn an_expectation_without_its_text_is_never_overwritten() {
 }
 
 #[test]
+fn an_expectation_that_cannot_be_read_is_never_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::copy("checker/tests/corpus/kleppmann-pause.jsonl", dir.path().join("history.jsonl")).unwrap();
+    // For root no permission is missing, but a link to itself leads nowhere.
+    let verdicts = dir.path().join("verdict.json");
+    std::os::unix::fs::symlink("verdict.json", &verdicts).unwrap();
+    check(dir.path(), &[]).exits(64).says(&["verdict.json", "make it readable, or give --expect"]);
+    assert!(verdicts.is_symlink());
+    check(dir.path(), &["--expect", "lock=violated"]);
+    assert_eq!(verdict(dir.path())["expect"], "lock=violated");
+}
+
+#[test]
 fn a_directory_that_cannot_be_written_still_gives_the_verdict() {
     let dir = tempfile::tempdir().unwrap();
     fs::copy("checker/tests/corpus/kleppmann-pause.jsonl", dir.path().join("history.jsonl")).unwrap();

@@ -1,10 +1,17 @@
 //! `harness explore`, and its plans run again.
 
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::{BufRead, BufReader},
+    path::Path,
+    process::Stdio,
+};
 
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::support::ran;
+use crate::support::{harness, ran, signalled};
 
 fn explored(args: &[&str], code: i32) -> Value {
     let said = ran(&[&["explore", "--format", "json"], args].concat()).exits(code).stdout;
@@ -17,6 +24,17 @@ fn strip(mut found: Value) -> Value {
         found.as_object_mut().unwrap().remove(figure);
     }
     found
+}
+
+#[test]
+fn a_signal_ends_a_search_with_the_code_of_an_interruption() {
+    let mut command = harness();
+    command.args(["explore", "--nemesis", "none", "--seeds", "1000000000", "--jobs", "1"]);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let (mut stderr, mut line) = (BufReader::new(child.stderr.take().unwrap()), String::new());
+    stderr.read_line(&mut line).unwrap();
+    assert!(line.contains("of 1000000000 schedules"), "{line}");
+    assert_eq!(signalled(&mut child, Signal::SIGTERM), Some(130));
 }
 
 #[test]

@@ -196,6 +196,23 @@ fn the_counts_in_documents_are_those_of_the_code() {
 }
 
 #[test]
+fn each_test_that_the_page_of_the_checker_names_exists_once() {
+    let sources = files("rs");
+    let mut functions: BTreeMap<&str, u32> = BTreeMap::new();
+    for (_, text) in &sources {
+        let names = text.split("fn ").skip(1).filter_map(|rest| Some(rest.split_once('(')?.0));
+        names.for_each(|name| *functions.entry(name).or_default() += 1);
+    }
+    let page = read("docs/checker.md");
+    let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    let is_test = |word: &&str| word.matches('_').count() > 2 && word.chars().all(is_plain);
+    let named: BTreeSet<&str> = page.split('`').filter(is_test).collect();
+    assert!(named.len() > 200, "{} names", named.len());
+    let wrong: Vec<&str> = named.into_iter().filter(|name| functions.get(name) != Some(&1)).collect();
+    assert!(wrong.is_empty(), "docs/checker.md: no test has this name, or several have it: {wrong:?}");
+}
+
+#[test]
 fn every_public_item_is_used() {
     let sources = files("rs");
     let mut count: BTreeMap<&str, usize> = BTreeMap::new();

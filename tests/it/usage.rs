@@ -36,6 +36,14 @@ fn wrong_flags_are_usage_errors_and_name_what_is_wrong() {
             &["run", "--cluster", "docker", "--image", "postgres=postgres:15"],
             &["--image", "`postgres` is no role", "redis, worker"],
         ),
+        (
+            &["run", "--cluster", "docker", "--image", "redis=a:1", "--image", "redis=b:2"],
+            &["--image", "`redis` has two images, a:1 and b:2"],
+        ),
+        (
+            &["client", "check", "true", "--server", "redis-1=a:1", "--server", "redis-1=b:2"],
+            &["--server", "`redis-1` is given twice"],
+        ),
         (&["run", "--expect", "lock"], &["--expect", "PROPERTY=VERDICT"]),
         (&["run", "--expect", "lock=borken"], &["--expect", "`borken`", "violated"]),
         (&["run", "--cluster", "sim", "--expect", "lokc=violated"], &["--expect", "`lokc`", "similar words: lock"]),
@@ -45,6 +53,7 @@ fn wrong_flags_are_usage_errors_and_name_what_is_wrong() {
         (&["selftest", "--short", "--only", "redlokc"], &["--only", "`redlokc`", "redlock"]),
         (&["selftest", "--short", "--table", "locks", "--only", "forgets-nx"], &["--only", "`forgets-nx`"]),
         (&["selftest", "--short", "--seeds", "0"], &["--seeds", "at least one"]),
+        (&["selftest", "--short", "--seed", "18446744073709551615"], &["--seed: 200 seeds from", "pass 2^53"]),
         (&["selftest", "--short", "--table", "swarm", "--searches", "0"], &["--searches", "at least one"]),
         (&["selftest", "--short", "--table", "swarm", "--seeds", "5"], &["--seeds", "no effect"]),
         (&["selftest", "--short", "--table", "locks", "--schedules", "5"], &["--schedules", "no effect"]),

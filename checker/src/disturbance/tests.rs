@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use history::{CutMode, FailureReason, Fault, FaultKind, FaultPhase, NodeAnswer, fault};
+use history::{ClockChange, CutMode, FailureReason, Fault, FaultKind, FaultPhase, NodeAnswer, WhichClock, fault};
 
 use crate::history_builder::{HistoryBuilder, count, ms, redis_replicated};
 
@@ -36,6 +36,18 @@ fn a_second_cut_prolongs_the_silence_of_the_first() {
         let cut = Fault::new(fault::Partition { cut: CutMode::Drop }, SECOND);
         let mut s = HistoryBuilder::new();
         s.inject(1, cut.clone(), "redis-1", 1_000, 4_000).inject(2, cut, "redis-1", 5_000, 5_200);
+        assert_eq!(is_stuck(&mut s, at), expected, "sent at {at}");
+    }
+}
+
+#[test]
+fn a_clock_that_is_wrong_for_long_prolongs_no_silence() {
+    // The clock is wrong from 995 to 10,005. A cut from 8,995 to 9,505 silences connections until 10,415.
+    for (at, expected) in [(13_415, false), (13_416, true)] {
+        let clock = fault::Clock { clock: WhichClock::Wall, change: ClockChange::JumpMs(1) };
+        let cut = Fault::new(fault::Partition { cut: CutMode::Drop }, SECOND);
+        let mut s = HistoryBuilder::new();
+        s.inject(1, Fault::new(clock, SECOND), "redis-1", 1_000, 10_000).inject(2, cut, "redis-2", 9_000, 9_500);
         assert_eq!(is_stuck(&mut s, at), expected, "sent at {at}");
     }
 }

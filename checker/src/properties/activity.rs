@@ -27,6 +27,9 @@ pub struct ActivityVerdict {
     pub holds: u64,
     /// The most clients that had holds of one key.
     pub clients: u64,
+    /// The clients that had holds of any key.
+    #[serde(skip)]
+    pub holders: u64,
     /// Attempts refused as held, or, in queue locks, waiting behind another.
     pub refused: u64,
     /// The requirements that the run did not meet.
@@ -45,6 +48,15 @@ pub(crate) struct Activity {
     refused: u64,
     /// Attempts that waited behind another.
     waited: u64,
+}
+
+impl Activity {
+    /// The clients that had holds of any key.
+    fn holders(&self, run: &Run) -> u64 {
+        let small = run.keys().filter_map(|key| self.clients.get(key)).flatten();
+        let small = small.map(|client| ClientId(u32::from(*client)));
+        small.chain(self.others.values().flatten().copied()).collect::<BTreeSet<ClientId>>().len() as u64
+    }
 }
 
 impl Judge for Activity {
@@ -91,19 +103,18 @@ impl Judge for Activity {
         let clients = run.keys().map(count).max().unwrap_or(0) as u64;
         let wanted = run.plan.activity;
         let refused = self.refused + self.waited;
-        let what = if self.waited > 0 {
-            "attempts refused as held, or waiting behind another"
-        } else {
-            "attempts refused as held"
-        };
+        let or_waiting = if self.waited > 0 { ", or waiting behind another" } else { "" };
         let mut reasons: Vec<String> = [
-            (run.holds, u64::from(wanted.holds), "holds"),
-            (clients, u64::from(wanted.clients), "clients with holds of one key"),
-            (refused, u64::from(wanted.refused), what),
+            (run.holds, u64::from(wanted.holds), ["hold", "holds"], ""),
+            (clients, u64::from(wanted.clients), ["client", "clients"], " with holds of one key"),
+            (refused, u64::from(wanted.refused), ["attempt refused as held", "attempts refused as held"], or_waiting),
         ]
         .into_iter()
-        .filter(|(seen, wanted, _)| seen < wanted)
-        .map(|(seen, wanted, what)| format!("only {seen} {what}, {wanted} are needed"))
+        .filter(|(seen, wanted, ..)| seen < wanted)
+        .map(|(seen, wanted, [one, many], of)| {
+            let are = if wanted == 1 { "is" } else { "are" };
+            format!("only {}{of}, {wanted} {are} needed", plural(seen, one, many))
+        })
         .collect();
         reasons.extend(run.faults.iter().filter_map(|(_, line)| fault_missing(line)));
         reasons.extend(schedule_missing(run));
@@ -122,7 +133,8 @@ impl Judge for Activity {
         facts.longest_stall =
             run.stalls.longest.as_ref().map(|(d, process)| LongestStall { process: process.clone(), ms: millis(*d) });
         let verdict = Verdict::judged(false, !ending.is_whole || !reasons.is_empty());
-        let activity = ActivityVerdict { verdict, holds: run.holds, clients, refused, reasons };
+        let holders = self.holders(run);
+        let activity = ActivityVerdict { verdict, holds: run.holds, clients, holders, refused, reasons };
         vec![(None, activity)]
     }
 }
@@ -184,7 +196,8 @@ impl Report for ActivityVerdict {
 
     fn figures(&self) -> String {
         let holds = plural(self.holds, "hold", "holds");
-        let clients = plural(self.clients, "client", "clients");
+        // All clients, as these are all holds.
+        let clients = plural(self.holders, "client", "clients");
         format!("{holds} by {clients}, {} refused as held", plural(self.refused, "attempt", "attempts"))
     }
 

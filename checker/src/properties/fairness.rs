@@ -35,7 +35,7 @@ pub struct ClientShare {
     /// The client's holds.
     pub holds: u64,
     /// The longest wait for a critical section, from the client's first attempt for it to its hold, or to the end of
-    /// the record, in milliseconds.
+    /// the client's process or of the record, in milliseconds.
     pub longest_wait_ms: f64,
 }
 
@@ -77,6 +77,8 @@ pub struct FairnessVerdict {
 /// A client so far.
 struct Share {
     worker: ProcessName,
+    /// The process of its last attempt.
+    process: usize,
     attempts: u64,
     holds: u64,
     longest: std::time::Duration,
@@ -90,6 +92,12 @@ impl Share {
         if let Some((_, since)) = self.waits {
             self.longest = self.longest.max(at.since(since));
         }
+    }
+
+    /// The client's process has ended, at `at` if that is known. Its client waits no longer.
+    fn ended(&mut self, at: Option<Stamp>) {
+        at.into_iter().for_each(|at| self.waited(at));
+        self.waits = None;
     }
 }
 
@@ -191,12 +199,17 @@ impl Judge for Fairness {
                 let Some(found) = run.attempt(*attempt) else { return };
                 let share = self.clients.entry(*client).or_insert_with(|| Share {
                     worker: run.process(found.process).name.clone(),
+                    process: found.process,
                     attempts: 0,
                     holds: 0,
                     longest: std::time::Duration::ZERO,
                     waits: None,
                 });
                 share.attempts += 1;
+                if share.process != found.process {
+                    share.ended(run.process(share.process).cut_at);
+                    share.process = found.process;
+                }
                 let is_same = share.waits.is_some_and(|(due, _)| due == *intended);
                 share.waits = if is_same { share.waits } else { Some((*intended, entry.at)) };
             }
@@ -222,6 +235,10 @@ impl Judge for Fairness {
             Event::Undo { attempt } if run.attempt(*attempt).is_some_and(|a| a.behind.is_some()) => {
                 self.undoing.insert(*attempt, entry.at);
             }
+            Event::Finished => {
+                let of_process = self.clients.values_mut().filter(|share| share.process == entry.process);
+                of_process.for_each(|share| share.ended(Some(entry.at)));
+            }
             Event::Undone { attempt, answers } => {
                 let Some(sent) = self.undoing.remove(attempt) else { return };
                 // The key in the queue of a store was there until then. A session may have got its lock only now.
@@ -245,7 +262,7 @@ impl Judge for Fairness {
 
     fn finish(mut self, run: &Run, ending: &Ending, _facts: &mut Facts) -> Vec<(Option<Arm>, Self::Verdict)> {
         for share in self.clients.values_mut() {
-            share.waited(run.now);
+            share.waited(run.process(share.process).cut_at.unwrap_or(run.now));
         }
         let mut clients: Vec<ClientShare> = (self.clients.into_iter())
             .map(|(client, share)| ClientShare {

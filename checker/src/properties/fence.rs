@@ -325,7 +325,7 @@ impl Report for FenceVerdict {
                 if self.false_rejections == 1 { "rightful write refused" } else { "rightful writes refused" },
             ),
             (self.undecided, "undecided"),
-            (self.repeats, "repeats refused"),
+            (self.repeats, if self.repeats == 1 { "repeat refused" } else { "repeats refused" }),
         ];
         let first = format!("{rejected}, {} accepted", self.stale_accepted);
         let mut text = std::iter::once(first).chain(nonzero(&counts)).collect::<Vec<_>>().join(", ");

@@ -246,17 +246,26 @@ fn reasons(cut_off: u64, after_step: u64, kept: u64) -> Vec<String> {
 const SHOWN_MAX: usize = 3;
 
 impl LivenessVerdict {
-    /// The deadlocks by their ends; none if there was none.
-    fn deadlock_figures(&self) -> Option<String> {
-        let ends = [
+    /// The counts of deadlocks, each with the words for their end.
+    fn ends(&self) -> [(u64, &'static str); 6] {
+        [
             (self.deadlocks_detected, "detected by the service"),
             (self.deadlocks_timed_out, "ended because a client gave up"),
             (self.deadlocks_lease_ended, "ended with a lease"),
             (self.deadlocks_killed, "ended by a kill"),
             (self.deadlocks_unended, "without an end"),
             (self.deadlocks_cut_off, "cut off by the end of the run or record"),
-        ];
-        let all: u64 = ends.iter().map(|(count, _)| count).sum();
+        ]
+    }
+
+    /// The number of all deadlocks.
+    fn deadlock_count(&self) -> u64 {
+        self.ends().iter().map(|(count, _)| count).sum()
+    }
+
+    /// The deadlocks by their ends; none if there was none.
+    fn deadlock_figures(&self) -> Option<String> {
+        let (ends, all) = (self.ends(), self.deadlock_count());
         let told = ends.iter().filter(|(count, _)| *count > 0).map(|(count, end)| format!("{count} {end}"));
         let told = told.collect::<Vec<_>>().join(", ");
         (all > 0).then(|| format!("{}: {told}", plural(all, "deadlock", "deadlocks")))
@@ -297,8 +306,8 @@ impl Report for LivenessVerdict {
     }
 
     fn notes(&self) -> Vec<String> {
-        let stuck = first(self.stuck.iter().map(StuckAttempt::line), "stuck attempts");
-        let deadlocks = first(self.deadlocks.iter().map(Deadlock::line), "deadlocks");
+        let stuck = first(self.stuck.iter().map(StuckAttempt::line), self.stuck.len() as u64, "stuck attempts");
+        let deadlocks = first(self.deadlocks.iter().map(Deadlock::line), self.deadlock_count(), "deadlocks");
         stuck.chain(deadlocks).collect()
     }
 
@@ -309,10 +318,12 @@ impl Report for LivenessVerdict {
     }
 }
 
-/// The first lines, and the number of the others.
-fn first(lines: impl ExactSizeIterator<Item = String>, what: &str) -> impl Iterator<Item = String> {
-    let more = lines.len().saturating_sub(SHOWN_MAX);
-    let more = (more > 0).then(|| format!("and {more} more {what}; verdict.json has them"));
+/// The first lines, and the number of the others. `all` counts those that are not kept too.
+fn first(lines: impl ExactSizeIterator<Item = String>, all: u64, what: &str) -> impl Iterator<Item = String> {
+    let kept = lines.len() as u64;
+    let more = all.max(kept).saturating_sub(SHOWN_MAX as u64);
+    let them = if kept < all { format!("{kept} in all") } else { "them".to_owned() };
+    let more = (more > 0).then(|| format!("and {more} more {what}; verdict.json has {them}"));
     lines.take(SHOWN_MAX).chain(more)
 }
 

@@ -136,7 +136,7 @@ impl Lock {
         let others = run.live(hold.key).filter(|other| other.id != hold.id && rules::conflict(other.mode, hold.mode));
         let others = others.chain(hierarchy::across_levels(run, hold));
         for other in others.filter(|other| !other.leases.is_empty()) {
-            let renewed = Renewed { nodes: other.renewed_on_before(grant.ok.at), leases: other.leases.clone() };
+            let renewed = Renewed { last: other.renewal_before(grant.ok.at), leases: other.leases.clone() };
             self.renewed.entry(hold.id).or_default().push((other.id, renewed));
         }
         let key = self.key(hold.key);
@@ -173,12 +173,10 @@ impl Lock {
 
     /// A request of a hold was decided: the first copy of it. It is an act under the hold of the key above, too.
     fn act(&mut self, run: &Run, entry: &Entry) {
-        let Event::Admission { key, hold, .. } = &entry.event else { return };
+        let Event::Admission { key, hold: Some(id), .. } = &entry.event else { return };
         let note = |lock: &Lock| lock.decisions.note(run.key_of(key).unwrap_or_default(), &entry.event);
-        let mut next = *hold;
-        while let Some((hold, grant)) = next.and_then(|id| run.attempt(id)).and_then(|h| Some((h, h.grant?))) {
+        for (hold, grant) in run.with_above(*id).map_while(|hold| Some((hold, hold.grant?))) {
             self.act_under(run, entry, hold, &grant, &note);
-            next = hold.above;
         }
     }
 
@@ -323,7 +321,8 @@ impl Judge for Lock {
                 }
             }
             Event::Check { hold, passed: true } => {
-                if let Some(hold) = run.attempt(*hold).filter(|h| h.grant.is_some()) {
+                // A client believes in a hold no longer than in the hold of the key above.
+                for hold in run.with_above(*hold).take_while(|h| h.grant.is_some()) {
                     self.claims.checked(run, hold, EventRef { at: entry.at, seq: entry.seq });
                 }
             }

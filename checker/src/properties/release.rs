@@ -377,9 +377,10 @@ impl Judge for Release {
 
     /// After a clock fault or a revocation a lease may have ended early and the key gone to another attempt: findings
     /// that rest on possession are dropped then. After a restart that may have lost keys, all findings of the node are
-    /// dropped. A clock fault or a restart that was over before both attempts were sent changes nothing. If a
-    /// replica can be promoted, all findings are dropped after a fault of any of these nodes, apart from a clock fault:
-    /// after a failover another node has the keys, and a record does not show which node was the primary.
+    /// dropped. A clock fault or a restart that was over before both attempts were sent changes nothing, and neither
+    /// does such a step of the host's clock, or one after the answer to the request. If a replica can be promoted, all
+    /// findings are dropped after a fault of any of these nodes, apart from a clock fault: after a failover another
+    /// node has the keys, and a record does not show which node was the primary.
     fn unsafe_requests(&self, run: &Run) -> Vec<UnsafeRequest> {
         let has_replicas = run.plan.has_replicas();
         let may_forget = |u: &UnsafeRequest, line: &FaultRecord| {
@@ -399,11 +400,11 @@ impl Judge for Release {
             is_clock || (line.kind.freezes() && revokes)
         };
         let fails_over = |kind: FaultKind| run.plan.is_replicated() && kind.harm() != Harm::SetsClock;
-        let is_clock_safe = run.stalls.steps.is_empty();
+        let is_stepped = |u: &UnsafeRequest| run.stalls.stepped_within((u.since, u.answered.at));
         let sound = self.found.iter().filter(|u| {
             !run.faults.iter().any(|(_, line)| is_put_off(run, line, u))
                 && !is_hit(u, &|line| may_forget(u, line) || fails_over(line.kind))
-                && (u.is_by_order || (is_clock_safe && !is_hit(u, &|line| ends_early(u, line))))
+                && (u.is_by_order || (!is_stepped(u) && !is_hit(u, &|line| ends_early(u, line))))
         });
         let mut sound: Vec<UnsafeRequest> = sound.cloned().collect();
         sound.sort_by_key(|u| (u.answered.at, u.attempt, u.invoked.at, u.node, u.owner));
@@ -423,7 +424,8 @@ impl Judge for Release {
         });
         let left = self.unreleased.found();
         let left_behind = left.len();
-        let reason = format!("{left_behind} times a node refused an attempt for a key that everybody had let go of");
+        let times = plural(left_behind as u64, "time", "times");
+        let reason = format!("a node refused an attempt for a key that everybody had let go of: {times}");
         // Releases are judged by the answers of the nodes, which neither a client program nor a store as a whole tells.
         // Other records need not have them either.
         let is_told = run.plan.program.is_none() && self.holds != [true, false];

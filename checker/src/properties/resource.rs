@@ -19,6 +19,7 @@ use crate::{
     operations::{Breach, Finding},
     order::{Arms, bit},
     per_key::CountsPerKey,
+    report::plural,
     rules,
     run::Run,
     verdict::Verdict,
@@ -231,9 +232,8 @@ impl Judge for Resource {
         let is_violated = found.wrong().iter().any(|(n, ..)| *n > 0);
         let unrecorded = found.unrecorded_answers;
         if unrecorded > 0 {
-            found.reasons.push(format!(
-                "{unrecorded} answers of the resource are not recorded arm by arm: nothing compares them with the log"
-            ));
+            let answers = plural(unrecorded, "answer of the resource is", "answers of the resource are");
+            found.reasons.push(format!("{answers} not recorded arm by arm: nothing compares them with the log"));
         }
         found.verdict = Verdict::judged(is_violated, !ending.is_whole || unrecorded > 0);
         vec![(None, found)]

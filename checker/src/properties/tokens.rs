@@ -272,7 +272,8 @@ impl Judge for Tokens {
             Source::None => Verdict::NotApplicable,
             _ => Verdict::judged(is_violated, !ending.is_whole),
         };
-        let missing = format!("{} holds have no token, and the plan says that the lock makes them", self.missing);
+        let holds = plural(self.missing, "hold has", "holds have");
+        let missing = format!("{holds} no token, and the plan says that the lock makes them");
         let tokens = TokensVerdict {
             verdict,
             backwards: self.backwards,

@@ -37,6 +37,15 @@ impl Plan {
         if let Some(missing) = self.lock_nodes.iter().find(|node| !self.own_servers.contains_key(*node)) {
             return err("servers", format!("`{missing}` is missing; expected all of: {}", names()));
         }
+        // One server under two names refuses each attempt that it has granted, and counts twice in a majority.
+        let mut known = BTreeMap::new();
+        for (name, url) in self.own_servers.iter().filter(|_| !self.has_one_store()) {
+            // Redis uses database 0 unless a URL names one.
+            if let Some(other) = known.insert(url.strip_suffix("/0").unwrap_or(url), name) {
+                let problem = "have one address; independent servers need addresses, or databases, of their own";
+                return err("servers", format!("`{other}` and `{name}` {problem}"));
+            }
+        }
         if self.resource == ResourceKind::Etcd {
             let problem = "the resource would keep its data on servers of your own, without the run's prefix; leave \
                            --resource or --servers out";
@@ -112,7 +121,7 @@ mod tests {
     use std::time::Duration;
 
     use super::{super::tests::plan, *};
-    use crate::{Direction, Fault, FaultId, When, fault};
+    use crate::{Direction, Fault, FaultId, Topology, When, fault};
 
     /// A plan against two servers of one host and one of another.
     fn own() -> Plan {
@@ -200,6 +209,25 @@ mod tests {
             assert_eq!(problem.is_some(), refused.is_some(), "{first} and {second}: {problem:?}");
             assert!(problem.zip(refused).is_none_or(|(problem, words)| problem.starts_with(words)), "{first}");
         }
+    }
+
+    #[test]
+    fn independent_servers_have_addresses_of_their_own() {
+        let mut plan = own();
+        for same in ["redis://10.0.0.1:6379", "redis://10.0.0.1:6379/0"] {
+            plan.own_servers.insert("redis-2".into(), same.into());
+            let refused = plan.validate().unwrap_err().to_string();
+            assert!(refused.starts_with("servers: `redis-1` and `redis-2` have one address"), "{refused}");
+        }
+        // Two databases of one server share no keys.
+        for other in ["redis://10.0.0.1:6379/1", "redis://10.0.0.1:6379/10"] {
+            plan.own_servers.insert("redis-2".into(), other.into());
+            assert_eq!(plan.validate(), Ok(()));
+        }
+        // The members of one store may be behind one address.
+        plan.own_servers.insert("redis-2".into(), "redis://10.0.0.1:6379".into());
+        plan.servers.topology = Topology::OneStore;
+        assert_eq!(plan.check_own_servers(), Ok(()));
     }
 
     #[test]

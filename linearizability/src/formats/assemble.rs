@@ -213,7 +213,11 @@ impl Assembler {
         let (object, asked) = self.object(&call.event, &call.event.value)?;
         let got = match answer {
             Answer::Ok(event) => {
-                let (other, got) = self.object(event, &event.value)?;
+                let (other, got) = if self.is_without_key(&call.event, event) {
+                    (object, event.value.clone())
+                } else {
+                    self.object(event, &event.value)?
+                };
                 let is_other = other != object && !(self.key_is_left_out(event));
                 if is_other {
                     return Err(wrong(event, format!("the key is not that of the call in line {}", call.event.line)));
@@ -256,6 +260,16 @@ impl Assembler {
             }
             _ => Err(wrong(event, "the operation names no key: expected `:key`, or `:value [key value]`".to_owned())),
         }
+    }
+
+    /// Returns whether an answer in a file of `[key value]` certainly has no key: its call has `:key`, or it only says
+    /// that a change was made. A list after a call with `:key` is no key and its value if it repeats the list of the
+    /// change, as the answer to a compare-and-set does.
+    fn is_without_key(&self, call: &Event, answer: &Event) -> bool {
+        let is_change = !matches!(call.function.as_str(), "read" | "get");
+        let is_list = matches!(answer.value.untagged(), Edn::List(_));
+        let is_of_call = call.key.is_some() && (!is_list || (is_change && answer.value == call.value));
+        self.has_keys && answer.key.is_none() && (is_of_call || (is_change && answer.value == Edn::Nil))
     }
 
     fn key_is_left_out(&self, event: &Event) -> bool {
@@ -412,6 +426,9 @@ impl Assembler {
         let client = Client(self.history.clients.len() as u32);
         let (Owner::Named(name) | Owner::Process(name)) = &owner;
         self.history.clients.push(name.as_str().into());
+        if matches!(owner, Owner::Named(_)) {
+            self.history.named.insert(client);
+        }
         self.clients.insert(owner, client);
         client
     }

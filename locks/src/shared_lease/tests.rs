@@ -6,10 +6,10 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::{
-    hold::Owner,
+    hold::{NodeAnswer, NodeName, Owner},
     leases::{KeyLease, Leases},
     mode::Mode,
-    ports::Unwatched,
+    ports::{Unwatched, Watch},
     postgres_session::doubles::Stopped,
 };
 
@@ -403,6 +403,32 @@ async fn a_key_whose_deletion_by_an_undo_was_not_answered_is_deleted_again() {
         let delete = Op::Delete(Key::new("k0"), Revision(7));
         assert_eq!(last(&store) == delete, is_lost, "by the next attempt at this key");
         assert!(session.sessions.lock().pending.is_empty(), "nothing is left to be taken back");
+    }
+}
+
+/// Notes the answers to undos.
+#[derive(Default)]
+struct Undone(Mutex<Vec<NodeAnswer>>);
+
+impl Watch for Undone {
+    fn undone(&self, said: &[(NodeName, NodeAnswer)]) {
+        self.0.lock().extend(said.iter().map(|(_, answer)| *answer));
+    }
+}
+
+#[tokio::test]
+async fn an_undo_in_a_session_is_answered_by_its_deletion() {
+    for (is_lost, answer) in [(true, NodeAnswer::None), (false, NodeAnswer::Done)] {
+        let store = Arc::new(Noting { loses_deletions: Mutex::new(is_lost), ..Noting::default() });
+        let session = SharedLease::new(store);
+        let leases = Leases::new(Arc::new(session.clone()), Arc::new(Stopped));
+        let (_held, owner, undone) = (granted(&session).await, Owner::new("a"), Undone::default());
+        let own = leases.grant(&owner, LEASE, &Unwatched).await.unwrap();
+        assert_eq!(created(&session, own.id).await, Ok(StoreAnswer::At(Revision(7))));
+        leases.remember(&owner, KeyLease { revision: Some(Revision(7)), ..own });
+        leases.undo(&Key::new("k0"), &owner, &undone).await;
+        assert_eq!(*undone.0.lock(), [answer]);
+        assert_eq!(leases.of(&owner).is_some(), is_lost, "without an answer, the undo may be repeated");
     }
 }
 

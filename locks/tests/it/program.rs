@@ -298,6 +298,17 @@ async fn a_request_behind_an_abandoned_one_has_its_own_time() {
 }
 
 #[tokio::test]
+async fn a_lease_that_the_servers_made_shorter_hurries_no_release() {
+    let dir = tempfile::tempdir().unwrap();
+    // The lease of the hold would give 1 s, and the lease of `init` gives 2 s.
+    let lock = lock(dir.path(), r#"acquire) say "$ok,\"lease_ms\":200";; release) sleep 1.2; say "$ok";;"#);
+    lock.start().await.unwrap();
+    let hold = acquire(&lock, "a").await.unwrap();
+    assert!(lock.release(&hold, &Unwatched).await.unwrap().removed);
+    assert_eq!((hold.lease, lock.restarts()), (Duration::from_millis(200), 0));
+}
+
+#[tokio::test]
 async fn a_program_that_cannot_begin_says_why() {
     let dir = tempfile::tempdir().unwrap();
     let refuses = lock(dir.path(), r#"init) say '"ok":false,"error":"error","detail":"no module redis"';;"#);

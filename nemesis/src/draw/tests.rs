@@ -228,13 +228,14 @@ fn a_delay_with_a_given_length_can_be_proved_within_that_length() {
 fn a_drawn_delay_is_not_longer_than_a_probe_waits() {
     // The kernel waits two minutes for the answer to a probe, which is late twice.
     let (longest, lease) = (Duration::from_secs(60), Duration::from_secs(600));
-    let (specs, lock_nodes) = (parse("delay:redis-1@5s").unwrap(), [NodeName::new("redis-1")]);
-    let (time, resource) = (Duration::from_secs(30), ResourceKind::Service);
-    let of = Draw { specs: &specs, time, lease, workers: &[], lock_nodes: &lock_nodes, resource };
-    for seed in 0..20 {
-        let steps = draw(&mut ChaCha8Rng::seed_from_u64(seed), &of).unwrap();
-        let by = steps[0].fault.link_delay().unwrap().longest();
-        assert!(by <= longest, "{by:?}");
+    let (time, lock_nodes, resource) = (Duration::from_secs(30), [NodeName::new("redis-1")], ResourceKind::Service);
+    for specs in ["delay:redis-1@5s", "delay:redis-1@5s+1h"].map(|text| parse(text).unwrap()) {
+        let of = Draw { specs: &specs, time, lease, workers: &[], lock_nodes: &lock_nodes, resource };
+        for seed in 0..20 {
+            let steps = draw(&mut ChaCha8Rng::seed_from_u64(seed), &of).unwrap();
+            let by = steps[0].fault.link_delay().unwrap().longest();
+            assert!(by <= longest, "{specs:?}: {by:?}");
+        }
     }
 }
 

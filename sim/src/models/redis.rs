@@ -52,8 +52,8 @@ pub struct RedisModel {
     snapshots: Snapshots,
 }
 
-/// The schedule of snapshots. A snapshot is due [`Persistence::SNAPSHOT_EVERY`] after the previous one (or the start),
-/// if anything has changed since. The server checks ten times a second.
+/// The schedule of snapshots. A snapshot is due more than [`Persistence::SNAPSHOT_EVERY`] after the previous one (or
+/// the start), if anything has changed since. The server counts whole seconds, and checks ten times a second.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Snapshots {
     last: Option<Duration>,
@@ -187,16 +187,22 @@ impl RedisModel {
     fn take_snapshot_if_due(&mut self, wall: Duration) {
         let last = *self.snapshots.last.get_or_insert(wall);
         let Some(changed) = self.snapshots.changed else { return };
-        let due = next_look(changed.max(last + Persistence::SNAPSHOT_EVERY));
+        let due = next_look(changed.max(may_follow(last)));
         if due < wall {
             self.entries.iter_mut().for_each(|entry| entry.synced.clone_from(&entry.now));
             self.snapshots = Snapshots { last: Some(due), changed: None };
         }
     }
 
-    /// Removes the keys that have expired at `wall`. Call this before the clock goes back: a server removes expired
-    /// keys ten times a second, so they never come back. A server that keeps them removes nothing.
+    /// Does what a server does by itself, ten times a second, up to `wall`: the server syncs its log, or makes the
+    /// snapshot that is due, and removes expired keys. Call this before the clock goes back: the disk then keeps its
+    /// data, and the removed keys never come back. A server that keeps expired keys removes nothing.
     pub fn sweep(&mut self, wall: Duration) {
+        match self.persistence {
+            Persistence::Everysec => _ = self.sync(wall),
+            Persistence::Snapshot => self.take_snapshot_if_due(wall),
+            Persistence::No | Persistence::Always => {}
+        }
         if self.keeps_expired {
             return;
         }
@@ -250,6 +256,12 @@ impl RedisModel {
         self.synced_s = self.synced_s.max(wall.as_secs());
         self.synced_s
     }
+}
+
+/// The earliest time of a snapshot after the one at `last`. The server has both times in whole seconds, and wants more
+/// than the configured number of them (`serverCron` of Redis 7.0: `unixtime - lastsave > seconds`).
+fn may_follow(last: Duration) -> Duration {
+    Duration::from_secs(last.as_secs()) + Persistence::SNAPSHOT_EVERY + Duration::from_secs(1)
 }
 
 /// The server's next periodic check after `wall`.

@@ -111,8 +111,9 @@ async fn a_sigkill_with_snapshots_loses_what_came_after_the_last_one() {
     let begun = wall();
     assert_eq!(answer(node.send(first.clone())).await, model.apply(&first, begun));
     server.saved().await;
-    // The next one is not due for seconds: what comes now is on no disk when the process is killed.
-    let saved = begun + Persistence::SNAPSHOT_EVERY + Duration::from_millis(200);
+    // The next one is not due for seconds: what comes now is on no disk when the process is killed. The server counts
+    // whole seconds.
+    let saved = begun + Persistence::SNAPSHOT_EVERY + Duration::from_millis(1_200);
     assert_eq!(answer(node.send(later.clone())).await, model.apply(&later, saved));
     model.restart(Data::Kept, saved);
     server.restart().await;

@@ -62,3 +62,15 @@ fn the_seeds_of_every_case_are_told_once() {
     let runs = runs.map(|(case, seed)| CaseRun { seed, ..run(case, 0) });
     assert_eq!(all_seeds(&runs.iter().collect::<Vec<_>>()), "1–2 or 5–6");
 }
+
+#[test]
+fn the_origin_of_a_curve_names_its_servers() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["dose-pause-docker.json", "dose-pause-sim.json"] {
+        std::fs::copy(std::path::Path::new("docs/findings/data").join(name), dir.path().join(name)).unwrap();
+    }
+    let data = Data::read(dir.path(), "suites/kleppmann.toml".as_ref()).unwrap();
+    let of = |cluster| data.dose_origin("pause", cluster).unwrap();
+    assert!(of("docker").contains("of each point; redis 7.0.15; "), "{}", of("docker"));
+    assert!(!of("sim").contains("redis"), "{}", of("sim"));
+}

@@ -206,7 +206,8 @@ fn bands(timeline: &Timeline, window: &WindowSpan, holds: [&Hold; 2], (from, to)
         None => Row::Servers,
     };
     let mut bands = Vec::new();
-    for fault in timeline.faults.iter().filter(|fault| !fault.is_missed) {
+    // A fault that missed its own hold was on all the same, and may have hit another one.
+    for fault in &timeline.faults {
         let Some(span) = fault_span(timeline, fault).filter(|span| span.1 >= from && span.0 <= to) else { continue };
         let row = row_of(&fault.node);
         let is_cause = window.causes.split([',', '+', ' ']).any(|cause| cause == fault.kind.name());

@@ -37,11 +37,8 @@ pub fn claim(verdicts: &Verdicts, timeline: &Timeline, worst: Option<usize>) -> 
         .map(|(name, _)| name)
         .collect();
     let holds = plural(verdicts.facts.holds, "hold", "holds");
-    let faults = match (verdicts.facts.faults_proved, verdicts.facts.faults_requested) {
-        (0, 0) => "no fault".to_owned(),
-        (0, _) => "no proved fault".to_owned(),
-        (n, _) => plural(n, "proved fault", "proved faults"),
-    };
+    let facts = &verdicts.facts;
+    let faults = faults(facts.faults_requested, facts.faults_proved, facts.unplanned_faults.len() as u64);
     match verdicts.verdict {
         Verdict::Violated => format!("The run violates {}. The table below has the figures.", violated.join(", ")),
         Verdict::Upheld => format!(
@@ -50,6 +47,18 @@ pub fn claim(verdicts: &Verdicts, timeline: &Timeline, worst: Option<usize>) -> 
         ),
         _ => format!("The run proves nothing about the lock: {holds}, {faults}. The reasons are below."),
     }
+}
+
+/// The faults of a run in words, by their numbers.
+fn faults(requested: u64, proved: u64, unplanned: u64) -> String {
+    let planned = match (proved, requested) {
+        (0, 0) => None,
+        (0, _) => Some("no proved fault".to_owned()),
+        (n, _) => Some(plural(n, "proved fault", "proved faults")),
+    };
+    let others = (unplanned > 0).then(|| plural(unplanned, "unplanned fault", "unplanned faults"));
+    let all: Vec<String> = planned.into_iter().chain(others).collect();
+    if all.is_empty() { "no fault".to_owned() } else { all.join(" and ") }
 }
 
 /// Returns the lesson of the window that the claim tells of, for readers who ask who is to blame.
@@ -423,5 +432,13 @@ mod tests {
         assert!(claim(&judged.verdicts, &timeline, None).contains("holds, no proved fault."));
         judged.verdicts.facts.faults_requested = 0;
         assert!(claim(&judged.verdicts, &timeline, None).contains("holds, no fault."));
+    }
+
+    #[test]
+    fn a_run_with_an_unplanned_fault_is_not_called_one_without_a_fault() {
+        assert_eq!(faults(0, 0, 1), "1 unplanned fault");
+        assert_eq!(faults(1, 0, 2), "no proved fault and 2 unplanned faults");
+        assert_eq!(faults(2, 1, 1), "1 proved fault and 1 unplanned fault");
+        assert_eq!([faults(0, 0, 0), faults(2, 2, 0)], ["no fault", "2 proved faults"]);
     }
 }

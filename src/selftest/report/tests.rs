@@ -24,6 +24,7 @@ fn a_wrong_row_comes_before_a_run_without_a_verdict() {
     ] {
         let report = Report { quiet: vec![row], ..Report::default() };
         assert_eq!(report.exit(), expected, "{why}");
+        assert_eq!(report.text().contains("\n1 row is wrong\n"), expected == Exit::Violated, "{why}");
     }
 }
 

@@ -32,9 +32,17 @@ fn each_threshold_is_reached_at_its_value() {
         [
             "only 2 holds, 3 are needed",
             "only 2 clients with holds of one key, 3 are needed",
-            "only 1 attempts refused as held, 2 are needed",
+            "only 1 attempt refused as held, 2 are needed",
         ]
     );
+}
+
+#[test]
+fn one_of_a_kind_is_told_in_the_singular() {
+    let mut builder = HistoryBuilder::new();
+    builder.plan.activity = history::Activity { holds: 1, clients: 0, refused: 2 };
+    builder.try_to_acquire(1, 1, 0).acquire_failed(1, 10, FailureReason::Held, Vec::new());
+    assert_eq!(missing(&builder), ["only 0 holds, 1 is needed", "only 1 attempt refused as held, 2 are needed"]);
 }
 
 #[test]
@@ -53,7 +61,20 @@ fn clients_that_each_have_their_own_key_do_not_contend() {
     let mut builder = HistoryBuilder::new();
     (builder.plan.workload.keys, builder.plan.activity.clients) = (2, 2);
     builder.acquire(1, 1, 0, 10, 41).release(1, 20).acquire(2, 2, 30, 40, 42).release(2, 50).of_key(2, "k1");
-    assert_eq!(missing(&builder), ["only 1 clients with holds of one key, 2 are needed"]);
+    assert_eq!(missing(&builder), ["only 1 client with holds of one key, 2 are needed"]);
+}
+
+#[test]
+fn the_summary_names_the_clients_of_all_keys() {
+    // Each of the two clients has its own key, and one of them has a large number.
+    let mut builder = HistoryBuilder::new();
+    (builder.plan.workload.keys, builder.plan.workload.clients_per_worker) = (2, 100_000);
+    builder.acquire(1, 1, 0, 10, 41).release(1, 20);
+    builder.acquire_in("worker-1", 2, 70_000, 30, 40, 42).release(2, 50).with_key(2, "k1");
+    let verdicts = builder.verdicts();
+    assert_eq!(count(&verdicts, "activity.clients"), 1);
+    let figures = verdicts.properties.get("activity").map(|found| found.report().figures());
+    assert_eq!(figures.as_deref(), Some("2 holds by 2 clients, 0 attempts refused as held"));
 }
 
 #[test]

@@ -235,6 +235,33 @@ fn the_wait_for_a_section_counts_from_its_first_attempt() {
 }
 
 #[test]
+fn a_client_waits_no_longer_than_its_process_runs() {
+    // Worker 2 waits from 100 on, and is killed at 300: its last event comes at 321, and the last of the record later.
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).release(1, 900).try_to_acquire(2, 2, 100).kill(1, "worker-2", 300);
+    assert_eq!(fairness(&builder).longest_wait_ms, 221.0);
+    // Its next process begins another section.
+    builder.acquire_in("worker-2#2", 3, 1, 1_700, 1_710, 43).release(3, 1_720);
+    let found = fairness(&builder);
+    let waits: Vec<f64> = found.clients.iter().map(|client| client.longest_wait_ms).collect();
+    assert_eq!(waits, [10.0, 221.0]);
+}
+
+#[test]
+fn a_client_whose_process_has_finished_waits_no_longer() {
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).release(1, 900);
+    builder.try_to_acquire(2, 2, 100).acquire_failed(2, 110, FailureReason::Held, Vec::new());
+    let mut records = builder.records();
+    let is_finish = |record: &&mut history::Record| matches!(record.event, Event::Finished);
+    let finish = records.iter_mut().filter(is_finish).find(|record| record.process.as_str() == "worker-2").unwrap();
+    finish.at = ms(500);
+    let verdicts = crate::check(records, history::Tail::Whole);
+    let Some(Property::Fairness(found)) = verdicts.properties.get("fairness") else { panic!("{verdicts:?}") };
+    assert_eq!(found.longest_wait_ms, 400.0);
+}
+
+#[test]
 fn a_client_that_still_waits_when_the_record_ends_has_waited_until_then() {
     // Worker 2 waits from 100 on. The last event comes at 902.
     let mut builder = HistoryBuilder::new();

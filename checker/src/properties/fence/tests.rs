@@ -180,6 +180,7 @@ fn in_strict_mode_a_second_write_of_a_hold_is_a_repeat() {
     builder.acquire(1, 1, 0, 10, 42).write(1, 1, 12, 14).write(1, 2, 15, 16).release(1, 20);
     let found = fence(&builder, "writes");
     assert_eq!((found.verdict, found.repeats, found.unjustified), (Verdict::Upheld, 1, 0));
+    assert!(found.figures().ends_with(", 1 repeat refused"), "{}", found.figures());
     builder.alter_decisions(|_, arms| admit(arms, Arm::Writes, true));
     assert_eq!(fence(&builder, "writes").unjustified, 1, "strict refuses it");
 }
@@ -204,6 +205,18 @@ fn an_arm_has_the_token_of_a_hold_that_is_not_judged_any_more() {
     builder.acquire(4, 2, 50, 60, 42).write(1, 1, 64, 65).write(4, 1, 69, 70).release(4, 100);
     let found = fence(&builder, "writes");
     assert_eq!((found.verdict, found.undecided, found.unjustified), (Verdict::Inconclusive, 1, 0));
+}
+
+#[test]
+fn a_write_without_a_token_is_never_admitted_rightly() {
+    for (is_admitted, verdict) in [(true, Verdict::Violated), (false, Verdict::Upheld)] {
+        let granted = HistoryBuilder::answers(&[1, 2, 3].map(|node| (node, history::NodeAnswer::Granted)));
+        let mut builder = HistoryBuilder::new();
+        builder.acquire_on(1, 1, 0, 0, 10, None, granted).write(1, 1, 15, 20).release(1, 30);
+        builder.alter_decisions(move |_, arms| admit(arms, Arm::Writes, is_admitted));
+        let found = fence(&builder, "writes");
+        assert_eq!((found.verdict, found.unjustified), (verdict, u64::from(is_admitted)));
+    }
 }
 
 #[test]

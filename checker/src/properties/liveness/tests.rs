@@ -373,7 +373,7 @@ fn found_at_5105() -> HistoryBuilder {
 }
 
 #[test]
-fn a_long_stall_of_any_process_takes_back_what_was_found_meanwhile() {
+fn a_long_stall_of_any_process_takes_back_stuck_attempts() {
     for (process, from, to, is_stuck) in [
         ("worker-1", 4_600, 5_100, false),
         ("worker-1", 4_601, 5_100, true),  // too short to matter

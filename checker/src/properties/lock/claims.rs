@@ -121,10 +121,20 @@ impl Lost {
 struct Belief {
     worker: NodeName,
     lost: Lost,
-    /// If the client had taken a renewal for done that was answered after the promise end: the same of that renewal.
-    renewal: Option<Lost>,
+    /// If the client had taken renewals for done that were answered after the promise end: what the clock must have
+    /// lost for that, and since the last of them. All of it is needed.
+    by_renewals: Vec<Lost>,
     claim: Overclaim,
     at: Stamp,
+}
+
+/// The renewals of a hold that succeeded after the promise end. A client with a slow clock takes them for done.
+#[derive(Debug)]
+struct LateRenewals {
+    /// The first of them, and each that was answered after the promise of those before had ended, too.
+    late: Vec<Lost>,
+    /// The promise in which the client believes then: from the request on which it rests to its end.
+    promise: Span,
 }
 
 /// All such claims of a run.
@@ -135,8 +145,8 @@ pub(crate) struct Claims {
     pub minority: Vec<MinorityClaim>,
     /// In the order of their stamps.
     beliefs: Vec<Belief>,
-    /// Of open holds: the first renewal that succeeded after the promise end.
-    renewals: FxHashMap<HoldId, Lost>,
+    /// Of open holds.
+    renewals: FxHashMap<HoldId, LateRenewals>,
 }
 
 /// The claims that remain when the faults are known.
@@ -219,8 +229,8 @@ impl Claims {
             return;
         }
         let lost = Lost { within: (promised_from(hold), check.at), late: check.at.since(hold.promise) };
-        let renewal = self.renewals.get(&hold.id).copied();
-        self.beliefs.push(Belief { renewal, ..Belief::new(run, hold, OverclaimedBy::Check, check, lost) });
+        let by_renewals = self.by_renewals(hold.id, check.at, check.at);
+        self.beliefs.push(Belief { by_renewals, ..Belief::new(run, hold, OverclaimedBy::Check, check, lost) });
     }
 
     /// A client acquired its own hold again, and believes in it for `valid`. A re-entry asks no server, so its deadline
@@ -231,16 +241,38 @@ impl Claims {
             return;
         }
         let lost = Lost { within: (promised_from(hold), mark.at), late: deadline.since(hold.promise) };
-        let renewal = self.renewals.get(&hold.id).copied();
-        self.beliefs.push(Belief { renewal, ..Belief::new(run, hold, OverclaimedBy::Reentry, mark, lost) });
+        let by_renewals = self.by_renewals(hold.id, mark.at, deadline);
+        self.beliefs.push(Belief { by_renewals, ..Belief::new(run, hold, OverclaimedBy::Reentry, mark, lost) });
     }
 
     /// A renewal of a hold succeeded. The promise has taken it in, if it came in time.
     pub fn renewed(&mut self, hold: &Attempt, ok: Stamp) {
-        if !rules::is_renewed_in_time(ok, hold.promise) {
-            let lost = Lost { within: (promised_from(hold), ok), late: ok.since(hold.promise) };
-            self.renewals.entry(hold.id).or_insert(lost);
+        if rules::is_renewed_in_time(ok, hold.promise) {
+            return;
         }
+        let ((_, sent), lease) = (hold.renewal_before(Stamp(u64::MAX)), hold.renewed_for.unwrap_or_default());
+        let first = || LateRenewals { late: Vec::new(), promise: (promised_from(hold), hold.promise) };
+        let known = self.renewals.entry(hold.id).or_insert_with(first);
+        let (from, end) = known.promise;
+        if !rules::is_renewed_in_time(ok, end) {
+            known.late.push(Lost { within: (from, ok), late: ok.since(end) });
+        }
+        let renewed_to = rules::promise_end(sent, lease);
+        if renewed_to > end {
+            known.promise = (sent, renewed_to);
+        }
+    }
+
+    /// Returns what a slow clock must have lost for a belief until `believed`, at the stamp `at`, if the client had
+    /// taken late renewals for done. Empty if there was none.
+    fn by_renewals(&self, hold: HoldId, at: Stamp, believed: Stamp) -> Vec<Lost> {
+        let Some(known) = self.renewals.get(&hold) else { return Vec::new() };
+        let mut all = known.late.clone();
+        let (from, end) = known.promise;
+        if rules::is_overclaim(believed, end) {
+            all.push(Lost { within: (from, at), late: believed.since(end) });
+        }
+        all
     }
 
     pub fn closed(&mut self, hold: HoldId) {
@@ -262,7 +294,8 @@ impl Claims {
         let mut places: FxHashMap<HoldId, usize> = FxHashMap::default();
         for belief in &self.beliefs {
             let explains = |lost: Lost| lost.is_explained(run, &belief.worker);
-            if explains(belief.lost) || belief.renewal.is_some_and(explains) {
+            let by_renewals = || !belief.by_renewals.is_empty() && belief.by_renewals.iter().copied().all(explains);
+            if explains(belief.lost) || by_renewals() {
                 judged.explained += 1;
                 continue;
             }
@@ -291,7 +324,7 @@ impl Belief {
             checks: 0,
             witness: vec![hold.promised_by.seq, mark.seq],
         };
-        Belief { worker: run.process(hold.process).node.clone(), lost, renewal: None, claim, at: mark.at }
+        Belief { worker: run.process(hold.process).node.clone(), lost, by_renewals: Vec::new(), claim, at: mark.at }
     }
 }
 

@@ -101,7 +101,7 @@ fn add(cut_short: &mut Vec<CutShort>, run: &Run, first: &Attempt, second: &Attem
     let (Some(own), Some((_, EarlyEnd::Kill(kill)))) = (first.grant, first.ended_by()) else { return };
     let from = grant.ok.at;
     let entitled = |hold: &Attempt, grant| {
-        let renewed = Renewed { nodes: hold.renewed_on_before(from), leases: hold.leases.clone() };
+        let renewed = Renewed { last: hold.renewal_before(from), leases: hold.leases.clone() };
         Entitled::new(HoldSummary::of(hold, grant), hold.granted_on, renewed)
     };
     let is_ordered = grant.is_later(&own);

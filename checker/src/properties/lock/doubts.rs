@@ -1,6 +1,7 @@
 //! Why a lock without a violation is not upheld, and notes on one that is.
 
 use crate::{
+    report::plural,
     rules,
     run::{Run, millis},
 };
@@ -16,13 +17,13 @@ impl Lock {
     pub(super) fn reasons(&self, run: &Run) -> Vec<String> {
         let mut reasons: Vec<String> = run.faults.unproved().collect();
         if self.undecided > 0 {
-            let n = self.undecided;
-            reasons
-                .push(format!("{n} acts came after their own end, and the order of grants does not say who held then"));
+            let acts = plural(self.undecided, "act came after its own end", "acts came after their own end");
+            reasons.push(format!("{acts}, and the order of grants does not say who held then"));
         }
         if let unproved @ 1.. = self.unproved(run) {
+            let times = plural(unproved, "time", "times");
             reasons.push(format!(
-                "{unproved} times a key was granted during the promise to a client that was killed; the client may \
+                "{times} a key was granted during the promise to a client that was killed; the client may \
                  have released the key in its last moments, of which the record has nothing"
             ));
         }

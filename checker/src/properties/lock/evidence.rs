@@ -6,7 +6,7 @@ use history::{OpId, Stamp};
 
 use crate::{
     hold_summary::HoldSummary,
-    holds::{EventRef, NodeLease, Nodes},
+    holds::{EventRef, LastRenewal, NodeLease, Nodes},
     intervals::Intervals,
 };
 
@@ -53,8 +53,7 @@ pub(crate) struct HoldWatch {
 /// The effect of a hold's renewals when another hold was acquired.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Renewed {
-    /// The nodes that did the last renewal.
-    pub nodes: Nodes,
+    pub last: LastRenewal,
     /// Per node.
     pub leases: Vec<NodeLease>,
 }
@@ -64,7 +63,8 @@ pub(crate) struct Entitled {
     pub hold: HoldSummary,
     /// The nodes that had granted the hold, or had renewed it.
     pub nodes: Nodes,
-    /// As in [`Renewed`]. Empty if the hold had not been renewed.
+    /// As in [`Renewed`]. No nodes, and no leases, if the hold had not been renewed.
+    last_renewal: LastRenewal,
     leases: Vec<NodeLease>,
 }
 
@@ -81,7 +81,15 @@ pub(crate) struct Overlap {
 
 impl Entitled {
     pub fn new(hold: HoldSummary, granted_on: Nodes, renewed: Renewed) -> Entitled {
-        Entitled { hold, nodes: granted_on | renewed.nodes, leases: renewed.leases }
+        let Renewed { last, leases } = renewed;
+        Entitled { hold, nodes: granted_on | last.0, last_renewal: last, leases }
+    }
+
+    /// Returns the stamp after which the hold's key was lost on one of these nodes. If all of them did the last
+    /// renewal, they had the key when it was sent.
+    pub fn had_since(&self, nodes: Nodes) -> Stamp {
+        let ((done_on, sent), relies_since) = (self.last_renewal, self.hold.relies_since());
+        if done_on != 0 && nodes & !done_on == 0 { sent.max(relies_since) } else { relies_since }
     }
 
     /// Returns the hold's lease on a node.

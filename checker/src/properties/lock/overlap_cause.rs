@@ -64,10 +64,15 @@ pub(crate) fn of_overlap(run: &Run, overlap: &Overlap, ending: &Ending) -> Cause
 }
 
 /// Returns whether a step of the host's clock may have ended the first hold's lease before the second hold was granted,
-/// or the lease of a second hold that was granted without its own key.
+/// or the lease of a second hold that was granted without its own key. A step before a renewal that every node in
+/// question did has ended no lease. But a replica that did not receive the key may be promoted some time after it.
 fn is_stepped(run: &Run, first: &Entitled, second: &Entitled) -> bool {
     let own = second.hold.is_without_key.then(|| second.hold.relies_since());
-    let since = own.into_iter().fold(first.hold.relies_since(), Stamp::min);
+    let had_since = match run.plan.is_replicated() {
+        true => first.hold.relies_since(),
+        false => first.had_since(first.nodes & second.nodes),
+    };
+    let since = own.into_iter().fold(had_since, Stamp::min);
     run.stalls.stepped_within((since, second.hold.ok.at))
 }
 

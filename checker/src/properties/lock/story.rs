@@ -109,11 +109,11 @@ impl<'a> Lines<'a> {
         self.say(hold.ok.at, self.run.who(hold.process, hold.client), format!("acquired{key}{part}{token}{until}"));
     }
 
-    /// Faults that hit a node between two instants.
+    /// Faults that hit a node between two instants. A fault that was never on did nothing.
     fn faults(&mut self, node: &history::NodeName, from: Stamp, to: Stamp) {
         let run = self.run;
         for (id, line) in run.faults.iter().filter(|(_, line)| line.node == *node) {
-            let Some((requested, healed)) = line.bracket() else { continue };
+            let Some((requested, healed)) = line.bracket().filter(|_| line.may_have_been_on()) else { continue };
             if healed < from || requested > to {
                 continue;
             }

@@ -104,7 +104,7 @@ impl Report for LockVerdict {
             parts.push(plural(self.minority_claims.len() as u64, "minority claim", "minority claims"));
         }
         if self.undecided > 0 {
-            parts.push(format!("{} acts undecided", self.undecided));
+            parts.push(plural(self.undecided, "act or grant undecided", "acts or grants undecided"));
         }
         if self.explained_claims > 0 {
             let n = plural(self.explained_claims, "late claim", "late claims");

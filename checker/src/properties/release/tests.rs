@@ -1,7 +1,7 @@
 use history::{Event, FailureReason, FaultKind, FaultPhase};
 
 use super::*;
-use crate::history_builder::{HistoryBuilder, count, verdict};
+use crate::history_builder::{HistoryBuilder, count, redis_replicated, verdict};
 use crate::properties::Property;
 
 fn unsafe_releases(builder: &HistoryBuilder) -> u64 {
@@ -152,6 +152,28 @@ fn a_node_that_had_started_again_before_both_attempts_has_lost_neither() {
 }
 
 #[test]
+fn a_fault_of_a_replica_may_have_moved_every_key() {
+    // Each node does the renewal of hold 1. The fault of node 1 is over before both attempts.
+    for (kind, is_replicated, expected) in [
+        (FaultKind::Kill, false, 3),
+        (FaultKind::Kill, true, 0),
+        (FaultKind::Pause, false, 3),
+        (FaultKind::Pause, true, 0),
+        (FaultKind::Clock, true, 3),
+    ] {
+        let mut builder = HistoryBuilder::new();
+        if is_replicated {
+            builder.plan.servers = redis_replicated();
+        }
+        builder.acquire(1, 1, 2_000, 2_010, 41).acquire(2, 2, 4_100, 4_110, 42).renew(1, 4_120, 4_130);
+        builder.release(2, 4_200).give_up(1, 4_210);
+        builder.fault(1, kind, "redis-1", 50, FaultPhase::Requested { asked_ns: 1, hold: None });
+        builder.fault(1, kind, "redis-1", 100, FaultPhase::Healed);
+        assert_eq!(unsafe_releases(&builder), expected, "{kind}, replicated: {is_replicated}");
+    }
+}
+
+#[test]
 fn a_clock_that_was_right_again_before_both_attempts_ends_no_possession() {
     let refused =
         HistoryBuilder::answers(&[(1, NodeAnswer::Refused), (2, NodeAnswer::Refused), (3, NodeAnswer::Refused)]);
@@ -163,6 +185,23 @@ fn a_clock_that_was_right_again_before_both_attempts_ends_no_possession() {
         builder.fault(1, FaultKind::Clock, "redis-1", 50, FaultPhase::Requested { asked_ns: 1, hold: None });
         builder.fault(1, FaultKind::Clock, "redis-1", healed, FaultPhase::Healed);
         assert_eq!(unsafe_releases(&builder), expected, "healed at {healed}");
+    }
+}
+
+#[test]
+fn a_step_of_the_hosts_clock_drops_no_finding_of_another_time() {
+    let refused =
+        HistoryBuilder::answers(&[(1, NodeAnswer::Refused), (2, NodeAnswer::Refused), (3, NodeAnswer::Refused)]);
+    // The first attempt is sent at 2,000, and the undo is answered at 2,050.
+    for (from, to, expected) in [(1_000, 2_000, 1), (1_000, 2_001, 0), (2_049, 3_000, 0), (2_050, 3_000, 1)] {
+        let mut builder = HistoryBuilder::new();
+        builder.acquire(1, 1, 2_000, 2_010, 41).release(1, 2_100);
+        builder.try_to_acquire(2, 2, 2_005).acquire_failed(2, 2_009, FailureReason::Held, refused.clone());
+        builder.undo(2, 2_011, 2_050, on(1, NodeAnswer::Done));
+        for (at, wall_ns) in [(from, 0), (to, 60_000_000_000)] {
+            builder.event("worker-1", at, Event::Clocks { wall_ns, boot_ns: 0 });
+        }
+        assert_eq!(unsafe_releases(&builder), expected, "the clock stepped between {from} and {to}");
     }
 }
 

@@ -19,9 +19,8 @@ use history::{
     Answers, Event, FailureReason, Fault, FaultPhase, Harm, HoldId, Key, LinkDelay, NodeAnswer, NodeName, Outcome,
     Plan, Stamp,
 };
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
-use smallvec::SmallVec;
 
 use crate::{
     disturbance::{Disturbances, SLACK},
@@ -49,12 +48,11 @@ pub struct UnreleasedKey {
 /// Attempts that are listed with a key that one of them has left.
 const LEFT_BY_MAX: usize = 5;
 
-/// An attempt that has not ended, or that ended at the stamp of `out`.
+/// An attempt that was alone so far.
 #[derive(Debug)]
-struct Trying {
+struct Alone {
     id: HoldId,
     sent: EventRef,
-    is_alone: bool,
     /// When the attempt ended, and which nodes said that another client has the key.
     out: Option<(EventRef, Nodes)>,
 }
@@ -70,20 +68,18 @@ struct LetGo {
 
 #[derive(Debug, Default)]
 struct KeyHistory {
-    trying: Vec<Trying>,
+    /// Attempts that have not ended, or that ended at this stamp.
+    trying: FxHashSet<HoldId>,
+    /// The one of them that was alone so far.
+    alone: Option<Alone>,
     /// Attempts and holds that have not released the key.
-    open: Vec<HoldId>,
+    open: FxHashSet<HoldId>,
     /// Until this stamp requests of ended attempts may arrive, and leases that no client has ended may run.
     settled: Stamp,
     let_go: VecDeque<LetGo>,
 }
 
 impl KeyHistory {
-    fn take(&mut self, id: HoldId) -> bool {
-        let found = self.open.iter().position(|open| *open == id);
-        found.map(|i| self.open.swap_remove(i)).is_some()
-    }
-
     /// Notes nodes on which an attempt owns the key no longer. It let the key go once, and after it was sent.
     fn free(&mut self, id: HoldId, sent: Stamp, nodes: Nodes) {
         let since = self.let_go.iter_mut().rev().take_while(|left| left.at.at >= sent);
@@ -99,8 +95,8 @@ pub(crate) struct UnreleasedKeys {
     keys: FxHashMap<usize, KeyHistory>,
     /// Keys without an open attempt, and the stamp from which nothing more is to be known of them.
     quiet: VecDeque<(Stamp, usize)>,
-    /// Keys of which an attempt ended at this stamp.
-    touched: Vec<usize>,
+    /// Attempts that ended at this stamp, with their keys.
+    ended_now: Vec<(usize, HoldId)>,
     disturbances: Disturbances,
     /// The longest lease so far.
     lease: Duration,
@@ -201,25 +197,25 @@ impl UnreleasedKeys {
             self.arrival = SLACK + plan.schedule.iter().map(|step| delay(&step.fault)).sum::<Duration>();
         }
         let key = self.key(attempt.key);
-        key.trying.iter_mut().for_each(|other| other.is_alone = false);
         let is_alone = key.trying.is_empty() && key.open.is_empty() && key.settled < attempt.sent.at;
-        key.open.push(attempt.id);
-        key.trying.push(Trying { id: attempt.id, sent: attempt.sent, is_alone, out: None });
+        key.open.insert(attempt.id);
+        key.trying.insert(attempt.id);
+        key.alone = is_alone.then_some(Alone { id: attempt.id, sent: attempt.sent, out: None });
     }
 
     fn came_out(&mut self, attempt: &Attempt, mark: EventRef, refused_on: Nodes) {
-        let trying = self.key(attempt.key).trying.iter_mut().find(|trying| trying.id == attempt.id);
-        if let Some(trying) = trying {
-            trying.out = Some((mark, refused_on));
-            self.touched.push(attempt.key);
+        let key = self.key(attempt.key);
+        if let Some(alone) = key.alone.as_mut().filter(|alone| alone.id == attempt.id) {
+            alone.out = Some((mark, refused_on));
         }
+        self.ended_now.push((attempt.key, attempt.id));
     }
 
     /// Notes an attempt that ended without a release or an undo.
     fn ended(&mut self, attempt: &Attempt, at: Stamp, had_nothing: bool) {
         let until = at.plus(self.lease + self.arrival);
         let key = self.key(attempt.key);
-        if key.take(attempt.id) && !had_nothing {
+        if key.open.remove(&attempt.id) && !had_nothing {
             key.settled = key.settled.max(until);
         }
     }
@@ -227,7 +223,7 @@ impl UnreleasedKeys {
     fn lets_go(&mut self, attempt: &Attempt, mark: EventRef) {
         let (arrived, lease) = (mark.at.plus(self.arrival), self.lease + self.arrival);
         let key = self.key(attempt.key);
-        if key.take(attempt.id) {
+        if key.open.remove(&attempt.id) {
             key.settled = key.settled.max(arrived);
             while key.let_go.front().is_some_and(|left| rules::is_overdue(mark.at, left.at.at, lease)) {
                 key.let_go.pop_front();
@@ -249,19 +245,18 @@ impl UnreleasedKeys {
     /// Judges the attempts that ended at this stamp, after all events of the stamp: no other attempt was sent while
     /// they were under way.
     pub fn on_stamp_complete(&mut self, run: &Run) {
-        if self.touched.is_empty() {
-            return;
+        let mut ended = std::mem::take(&mut self.ended_now);
+        for (key, id) in ended.drain(..) {
+            let history = self.key(key);
+            history.trying.remove(&id);
+            if let Some(alone) = history.alone.take_if(|alone| alone.id == id) {
+                self.judge(run, key, &alone);
+            }
         }
-        let mut touched = std::mem::take(&mut self.touched);
-        for key in touched.drain(..) {
-            let trying = &mut self.key(key).trying;
-            let out: SmallVec<[Trying; 2]> = trying.extract_if(.., |trying| trying.out.is_some()).collect();
-            out.iter().filter(|trying| trying.is_alone).for_each(|trying| self.judge(run, key, trying));
-        }
-        self.touched = touched;
+        self.ended_now = ended;
     }
 
-    fn judge(&mut self, run: &Run, key: usize, refused: &Trying) {
+    fn judge(&mut self, run: &Run, key: usize, refused: &Alone) {
         let (sent, lease) = (refused.sent, self.lease + self.arrival);
         // Nobody knows who held the key before the record.
         let quiet_since = self.disturbances.quiet_since().map(|since| since.max(run.start.unwrap_or_default()));
@@ -291,7 +286,9 @@ impl UnreleasedKeys {
     /// Nothing more can be said of the attempt.
     pub fn on_attempt_closed(&mut self, run: &Run, attempt: &Attempt) {
         self.ended(attempt, run.now, false);
-        self.key(attempt.key).trying.retain(|trying| trying.id != attempt.id || trying.out.is_some());
+        let key = self.key(attempt.key);
+        key.trying.remove(&attempt.id);
+        key.alone.take_if(|alone| alone.id == attempt.id);
     }
 
     /// The findings, by time.

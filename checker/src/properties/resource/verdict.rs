@@ -109,7 +109,9 @@ impl Report for ResourceVerdict {
         if self.restarts > 0 {
             parts.push(format!("{}, {} undone", plural(self.restarts, "restart", "restarts"), self.undone));
         }
-        parts.extend(nonzero(&[(self.unrecorded_answers, "answers not recorded")]));
+        if self.unrecorded_answers > 0 {
+            parts.push(plural(self.unrecorded_answers, "answer not recorded", "answers not recorded"));
+        }
         parts.extend(nonzero(&self.wrong().map(|(n, words, _)| (n, words))));
         parts.join(", ")
     }

@@ -8,6 +8,16 @@ fn judged(builder: &HistoryBuilder) -> (Verdict, u64, u64) {
 }
 
 #[test]
+fn one_hold_without_a_token_is_told_as_one() {
+    let mut builder = HistoryBuilder::new();
+    let granted = [1, 2, 3].map(|node| (node, history::NodeAnswer::Granted));
+    builder.acquire_on(1, 1, 0, 0, 10, None, HistoryBuilder::answers(&granted)).release(1, 20);
+    let verdicts = builder.verdicts();
+    let Some(Property::Tokens(found)) = verdicts.properties.get("tokens") else { panic!("{verdicts:?}") };
+    assert!(found.reasons[0].starts_with("1 hold has no token, and"), "{:?}", found.reasons);
+}
+
+#[test]
 fn a_later_hold_needs_a_larger_token() {
     for (token, expected) in
         [(42, (Verdict::Upheld, 0, 0)), (41, (Verdict::Violated, 1, 1)), (40, (Verdict::Violated, 1, 0))]

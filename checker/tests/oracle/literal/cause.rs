@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use history::{FaultId, FaultKind, NodeName};
+use history::{Answers, FaultId, FaultKind, NodeAnswer, NodeName};
 
 use super::{
     facts::{Entry, Facts, Hold, Step, after},
@@ -247,7 +247,7 @@ pub fn overlap(f: &Facts, a: &Hold, b: &Hold) -> BTreeSet<String> {
     let granted = |h: &Hold, node: &NodeName| {
         let renewed = h.renewed_on.iter().rev().find(|(at, _)| *at < began).map(|(_, answers)| answers);
         let mut last = h.answers.iter().chain(renewed.into_iter().flatten());
-        last.any(|(n, said)| n == node && (rest::owned(*said) || *said == history::NodeAnswer::Done))
+        last.any(|(n, said)| n == node && (rest::owned(*said) || *said == NodeAnswer::Done))
     };
     let both: Vec<_> = f.plan.lock_nodes.iter().filter(|n| granted(first, n) && granted(second, n)).collect();
     let removals = rest::unsafe_requests(f);
@@ -257,7 +257,19 @@ pub fn overlap(f: &Facts, a: &Hold, b: &Hold) -> BTreeSet<String> {
     };
     let removed = |node: &NodeName| taken(first, second, node) || (!ordered && taken(second, first, node));
     let explained = !both.is_empty() && both.iter().all(|n| removed(n));
-    let of = |first: &Hold, second: &Hold| unexplained(f, first.sent, second.acquired.unwrap_or(0));
+    let did = |answers: &Answers, node: &NodeName| {
+        let speaks_for = |name: &NodeName| name == node || !f.plan.lock_nodes.contains(name);
+        let is_done = |said: &NodeAnswer| matches!(said, NodeAnswer::Done | NodeAnswer::Granted);
+        answers.iter().any(|(name, said)| speaks_for(name) && is_done(said))
+    };
+    // A node that did a renewal had the key then, so only a later step can have ended the lease there.
+    let since = |h: &Hold| {
+        let last = h.renewals.iter().zip(&h.renewed_on).rev().find(|((_, ok, _), _)| *ok < began);
+        let last = last.filter(|(_, (_, answers))| f.plan.lock_nodes.iter().any(|n| did(answers, n)));
+        let last = last.filter(|(_, (_, answers))| both.iter().all(|n| did(answers, n)));
+        last.map_or(h.sent, |((sent, ..), _)| *sent)
+    };
+    let of = |first: &Hold, second: &Hold| unexplained(f, since(first), second.acquired.unwrap_or(0));
     let by_clock = of(first, second);
     let by_clock = if ordered || by_clock == "host-clock" { by_clock } else { of(second, first) };
     BTreeSet::from([if explained { "unsafe-release".to_owned() } else { by_clock }])

@@ -7,6 +7,7 @@ import (
 
 	"go.etcd.io/etcd/clientv3"
 	"go.etcd.io/etcd/clientv3/concurrency"
+	"go.etcd.io/etcd/etcdserver/api/v3rpc/rpctypes"
 
 	"serve"
 )
@@ -26,7 +27,12 @@ func (l lock) Renew(ctx context.Context) error {
 	if isOver(l.session) {
 		return serve.ErrLost
 	}
-	return keepAlive(ctx, l.session)
+	err := keepAlive(ctx, l.session)
+	if err == rpctypes.ErrLeaseNotFound {
+		// The library has not noticed yet that the server has ended the lease.
+		return serve.ErrLost
+	}
+	return err
 }
 
 // keepAlive lets the lease count from now. The session refreshes its lease by itself, but nobody sees when the last

@@ -148,3 +148,32 @@ fn a_call_without_a_key_beside_calls_with_keys_is_refused() {
         }
     }
 }
+
+/// Answers of registers and locks need not repeat it either.
+#[test]
+fn an_answer_of_a_store_need_not_repeat_the_key() {
+    let event =
+        |kind: &str, function: &str, rest: &str| format!("{{:process 0, :type :{kind}, :f :{function}{rest}}}\n");
+    let keyed = |function: &str, asked: &str, answer: &str| {
+        event("invoke", function, &format!(", :key 1, :value {asked}")) + &event("ok", function, answer)
+    };
+    for written in [keyed("put", "5", ", :value 5"), keyed("put", "5", ""), call("put", "[1 5]", "nil")] {
+        for (answer, is_right) in [(", :value 5", true), (", :value 6", false), ("", false)] {
+            let text = written.clone() + &keyed("get", "nil", answer);
+            let (history, verdict) = judged(Format::JepsenEdn, &text, Asked::default());
+            let found = (history.objects.len(), verdict == Verdict::Linearizable, is_wrong(&verdict));
+            assert_eq!(found, (1, is_right, !is_right), "{text}");
+        }
+    }
+    // The pair of a compare-and-set is no key and its value.
+    for (answer, is_right) in [("6", true), ("5", false)] {
+        let swapped = keyed("put", "5", "") + &keyed("cas", "[5 6]", ", :value [5 6]");
+        let text = swapped + &keyed("get", "nil", &format!(", :value {answer}"));
+        let (history, verdict) = judged(Format::JepsenEdn, &text, Asked::default());
+        let found = (history.objects.len(), verdict == Verdict::Linearizable, is_wrong(&verdict));
+        assert_eq!(found, (1, is_right, !is_right), "{text}");
+    }
+    // Nobody knows whether this answer says that the key is absent.
+    let said = refused(Format::JepsenEdn, &call("get", "[1 nil]", "nil"));
+    assert!(said.starts_with("line 2: the operation names no key"), "{said}");
+}

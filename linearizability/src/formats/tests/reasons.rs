@@ -31,12 +31,12 @@ fn a_reason_is_told_with_the_operations_that_show_it() {
             vec![write("1"), write("2"), read("1"), read("2")],
             "`write 1` of process 0 (lines 1 and 2)",
             "`read 1` of process 1 (lines 5 and 6)",
-            "`write 2` of process 0 (lines 3 and 4)",
+            "`write 2` of process 0 (lines 3 and 4) and `read 2` of process 1 (lines 7 and 8)",
         ),
         // The register had the value 0 at the start, which no operation wrote.
         (
             vec![write("1"), read("0")],
-            "`read 0` of process 1 (lines 3 and 4)",
+            "the start",
             "`read 0` of process 1 (lines 3 and 4)",
             "`write 1` of process 0 (lines 1 and 2)",
         ),
@@ -53,6 +53,31 @@ fn a_reason_is_told_with_the_operations_that_show_it() {
         "`release` of process 1 (lines 9 and 10) was answered, but another client held the lock all the time: \
          `acquire` of process 0 (lines 5 and 6)"
     );
+}
+
+/// Process 0 is client 5, and process 5 is client 0.
+#[test]
+fn a_reason_tells_named_clients_apart_from_processes() {
+    let acquire = |process: u32, client: &str, token: u32| {
+        let event = |kind: &str| format!("[{process} :{kind} :acquire {{{client}:fence {token}}}]\n");
+        event("invoke") + &event("ok")
+    };
+    let named = acquire(0, ":client 5, ", 1) + &acquire(5, ":client 0, ", 2);
+    assert_eq!(
+        reason(&named, ModelKind::OwnerMutex, None),
+        "two clients held the lock at the same time: `acquire` of client 5 (lines 1 and 2) and `acquire` of client 0 \
+         (lines 3 and 4)"
+    );
+    let unnamed = acquire(0, "", 1) + &acquire(5, "", 2);
+    for (text, second, holder) in [(named, "client 0", "client 5"), (unnamed, "process 5", "process 0")] {
+        assert_eq!(
+            reason(&text, ModelKind::FencedMutex, None),
+            format!(
+                "no order of the operations up to the answer of `acquire with token 2` of {second} (lines 3 and 4) \
+                 explains it; without it, orders end in these states: held by {holder}"
+            )
+        );
+    }
 }
 
 /// The key 1 is no value, so the string needs no quotes. The value 1 makes them necessary.

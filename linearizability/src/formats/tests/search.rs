@@ -183,6 +183,19 @@ fn the_texts_of_a_search_that_ended_are_no_memory_of_the_next_one() {
     assert_eq!(check(&history, &options), Verdict::Linearizable);
 }
 
+/// In each round the search first tries the order 1, 2, which the read contradicts, and then each of the open writes.
+#[test]
+fn many_writes_without_an_answer_cost_few_steps() {
+    let open: String = (1_000..1_300).map(|n| format!("[{n} :invoke :write {n}]\n")).collect();
+    let round = "[1 :invoke :write 1] [2 :invoke :write 2] [1 :ok :write 1] [2 :ok :write 2]
+                 [3 :invoke :read nil] [3 :ok :read 1]\n";
+    let text = open + &round.repeat(100);
+    let asked = Asked { model: Some(ModelKind::CasRegister), initial: None };
+    let (history, mut options) = read(Format::JepsenEdn, text.as_bytes(), asked).unwrap();
+    options.steps = 2_000_000;
+    assert_eq!(check(&history, &options), Verdict::Linearizable);
+}
+
 /// Eighty configurations for each round are too many steps; one order needs five. So the parts come last.
 #[test]
 fn an_order_of_a_long_history_is_found_though_its_parts_need_too_many_steps() {

@@ -123,10 +123,14 @@ fn a_snapshot_is_made_so_long_after_the_last_one_if_anything_has_changed() {
         node.restart(Data::Kept, ms(killed_ms));
         node.counter(&k())
     };
-    assert_eq!(counter_after(&[1_000, 5_000], 6_100), 0, "it is not due");
-    assert_eq!(counter_after(&[1_000, 5_000], 6_101), 2);
-    assert_eq!(counter_after(&[1_000, 5_000, 6_200], 11_200), 2, "the next one is not due");
-    assert_eq!(counter_after(&[1_000, 5_000, 6_200], 11_201), 3);
+    assert_eq!(counter_after(&[1_000, 5_000], 7_100), 0, "it is not due");
+    assert_eq!(counter_after(&[1_000, 5_000], 7_101), 2);
+    assert_eq!(counter_after(&[1_000, 5_000, 7_200], 13_100), 2, "the next one is not due");
+    assert_eq!(counter_after(&[1_000, 5_000, 7_200], 13_101), 3);
+    for (begun_ms, due_ms) in [(1_000, 7_100), (1_999, 7_100), (2_000, 8_100)] {
+        let left = [due_ms, due_ms + 1].map(|killed_ms| counter_after(&[begun_ms], killed_ms));
+        assert_eq!(left, [0, 1], "whole seconds count, begun at {begun_ms} ms");
+    }
     assert_eq!(counter_after(&[1_000, 20_000], 20_000), 1, "made before the step that comes late");
 }
 
@@ -156,8 +160,8 @@ fn what_was_taken_over_is_on_the_disk() {
 fn what_was_restored_is_on_the_disk() {
     let mut node = RedisModel::new(Persistence::Snapshot);
     node.apply(&PlantedStep::CountOnly(k()).into(), ms(0));
-    node.restart(Data::Kept, ms(6_000));
-    node.restart(Data::Kept, ms(6_500));
+    node.restart(Data::Kept, ms(6_200));
+    node.restart(Data::Kept, ms(6_700));
     assert_eq!(node.counter(&k()), 1);
 }
 
@@ -171,6 +175,21 @@ fn a_second_without_steps_syncs_too_but_not_while_the_wall_clock_has_gone_back()
     node.apply(&PlantedStep::CountOnly(k()).into(), ms(2_000));
     node.restart(Data::Synced, ms(5_999));
     assert_eq!(node.counter(&k()), 1, "its clock has not yet shown 7 s");
+}
+
+#[test]
+fn a_clock_that_goes_back_takes_nothing_from_the_disk() {
+    // Between two steps, second 12 begins, and a snapshot is due at 12,100 ms. Then the clock is set back.
+    for persistence in [Persistence::Everysec, Persistence::Snapshot] {
+        for (set_back_ms, counter) in [(11_900, 0), (12_700, 1)] {
+            let mut node = RedisModel::new(persistence).started(ms(6_000));
+            node.apply(&PlantedStep::CountOnly(k()).into(), ms(11_500));
+            node.sweep(ms(set_back_ms));
+            node.apply(&PlantedStep::CountOnly(k()).into(), ms(3_000));
+            node.restart(Data::Synced, ms(5_000));
+            assert_eq!(node.counter(&k()), counter, "{persistence:?}, set back at {set_back_ms} ms");
+        }
+    }
 }
 
 #[test]
@@ -189,10 +208,10 @@ fn a_restarted_server_does_not_know_how_far_its_clock_was_ahead() {
 
 #[test]
 fn a_restart_begins_the_schedule_of_snapshots_anew() {
-    for (killed_ms, counter) in [(13_100, 1), (13_101, 2)] {
+    for (killed_ms, counter) in [(14_100, 1), (14_101, 2)] {
         let mut node = RedisModel::new(Persistence::Snapshot);
         node.apply(&PlantedStep::CountOnly(k()).into(), ms(1_000));
-        node.restart(Data::Kept, ms(6_101));
+        node.restart(Data::Kept, ms(7_101));
         node.apply(&PlantedStep::CountOnly(k()).into(), ms(8_000));
         node.restart(Data::Kept, ms(killed_ms));
         assert_eq!(node.counter(&k()), counter, "killed at {killed_ms} ms");
@@ -229,11 +248,11 @@ fn a_server_that_drops_its_counters_keeps_its_keys() {
 fn a_refused_step_is_no_change_that_a_snapshot_lacks() {
     let mut node = RedisModel::new(Persistence::Snapshot).started(ms(0));
     node.apply(&acquire("a", LONG), ms(100));
-    for refused_ms in [5_200, 10_300] {
+    for refused_ms in [6_200, 12_300] {
         assert_eq!(node.apply(&acquire("b", LONG), ms(refused_ms)), StepAnswer::Refused);
     }
-    node.apply(&Step::Release(k(), owner("a")), ms(10_900));
-    node.apply(&acquire("b", LONG), ms(10_950));
-    node.restart(Data::Kept, ms(11_300));
-    assert_eq!(node.owner(&k(), ms(11_300)), Some(&owner("b")), "the last snapshot was made at 5,100 ms");
+    node.apply(&Step::Release(k(), owner("a")), ms(12_900));
+    node.apply(&acquire("b", LONG), ms(12_950));
+    node.restart(Data::Kept, ms(13_300));
+    assert_eq!(node.owner(&k(), ms(13_300)), Some(&owner("b")), "the last snapshot was made at 6,100 ms");
 }

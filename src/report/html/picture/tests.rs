@@ -72,6 +72,14 @@ fn a_fault_that_was_not_proved_is_not_called_a_freeze() {
 }
 
 #[test]
+fn a_fault_that_missed_its_own_hold_is_drawn() {
+    let mut timeline = timeline("kleppmann-pause");
+    timeline.faults[0].is_missed = true;
+    let svg = picture(&timeline, &timeline.windows[0]).unwrap();
+    assert!(svg.contains("frozen 5.00 s"), "{svg}");
+}
+
+#[test]
 fn a_hold_of_another_key_is_no_later_hold() {
     for (key, is_told) in [("k0", true), ("k1", false)] {
         let mut timeline = timeline("kleppmann-pause");

@@ -125,6 +125,21 @@ fn two_clients_in_opposite_order_are_named_with_what_they_hold_and_wait_for() {
 }
 
 #[test]
+fn deadlocks_that_are_not_kept_are_counted_in_the_notes() {
+    let mut s = Clients::deadlocked();
+    s.fails(2, 4, FailureReason::Deadlock, 1_310).releases(2, 2, 1_320).gets(1, 3, 1_330);
+    let one = liveness(&s.0);
+    for (kept, all, told) in [
+        (100, 150, "147 more deadlocks; verdict.json has 100 in all"),
+        (5, 5, "2 more deadlocks; verdict.json has them"),
+    ] {
+        let deadlocks = vec![one.deadlocks[0].clone(); kept];
+        let many = LivenessVerdict { deadlocks, deadlocks_detected: all, ..one.clone() };
+        assert_eq!(many.notes()[3], format!("and {told}"));
+    }
+}
+
+#[test]
 fn the_ends_of_a_deadlock_are_told_apart() {
     // A client that is refused again and again gives up its wait, and releases.
     let mut s = Clients::deadlocked();

@@ -37,6 +37,18 @@ fn a_hold_presumed_over_lasts_for_a_lease_after_its_renewal() {
 }
 
 #[test]
+fn a_hold_of_a_parent_is_in_use_while_its_client_takes_a_child() {
+    // Worker 1 takes k1, neither renews its hold of k0 nor releases it, and finishes after the last refusal.
+    for (hierarchy, is_stuck) in [(0.0, true), (0.5, false)] {
+        let mut s = HistoryBuilder::new();
+        (s.plan.workload.keys, s.plan.workload.hierarchy) = (2, hierarchy);
+        s.acquire(1, 1, 0, 10, 41).acquire(2, 1, 600, 610, 42).with_key(2, "k1").release(2, 700);
+        refused(&mut s, 100, 8_900);
+        assert_eq!(judged(&s).1.len() == 1, is_stuck, "the share of the parent is {hierarchy}");
+    }
+}
+
+#[test]
 fn the_judgement_begins_again_when_delayed_packets_arrive() {
     // The key is free from 2,050 on. The last packet arrives at 4,900, so a client must have the key by 7,900.
     for (last, is_stuck) in [(7_900, false), (8_000, true)] {

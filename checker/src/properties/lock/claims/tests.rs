@@ -180,6 +180,35 @@ fn of_two_renewals_that_came_too_late_the_first_one_counts() {
 }
 
 #[test]
+fn a_renewal_that_came_too_late_explains_a_belief_only_until_it_ends_itself() {
+    // A clock that had lost 42 ms let the renewal, which was sent at 1,900, come 32 ms after the promise end. The
+    // client took it for done, so it believed in its hold until 3,878.
+    let late = || {
+        let mut builder = HistoryBuilder::new();
+        builder.acquire(1, 1, 0, 10, 41).renew(1, 1_900, 2_010);
+        builder.inject(1, drift(WhichClock::Both, -200_000), "worker-1", 100, 300);
+        builder
+    };
+    let judged = |builder: &mut HistoryBuilder| {
+        let lock = builder.release(1, 9_100).lock();
+        (lock.overclaims.len(), lock.explained_claims, lock.verdict)
+    };
+    for (check, expected) in [(3_878, (0, 1, Verdict::Upheld)), (3_879, (1, 0, Verdict::Violated))] {
+        assert_eq!(judged(late().check(1, check)), expected, "a check at {check}");
+    }
+    // The clock loses another 22 ms after the renewal.
+    for (check, expected) in [(3_900, (0, 1, Verdict::Upheld)), (3_901, (1, 0, Verdict::Violated))] {
+        let mut builder = late();
+        builder.inject(2, drift(WhichClock::Both, -200_000), "worker-1", 3_000, 3_100);
+        assert_eq!(judged(builder.check(1, check)), expected, "a check at {check}");
+    }
+    // A renewal after that end is late once more.
+    for (ok, expected) in [(3_877, (0, 1, Verdict::Upheld)), (3_878, (1, 0, Verdict::Violated))] {
+        assert_eq!(judged(late().renew(1, 3_800, ok).check(1, 4_000)), expected, "renewed at {ok}");
+    }
+}
+
+#[test]
 fn an_overclaim_is_the_cause_of_the_acts_after_it() {
     // Paused for longer than the lease, with a deadline 5 ms too late: an unchecked client writes all the same.
     let paused = |valid| {

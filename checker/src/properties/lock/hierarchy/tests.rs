@@ -115,6 +115,20 @@ fn an_act_under_a_child_is_an_act_under_its_parent() {
 }
 
 #[test]
+fn a_check_under_a_child_is_a_check_under_its_parent() {
+    // The promise of the parent ends at 1,978, and that of the child at 2,978.
+    let parent = vec![HoldId(1)];
+    for (at, expected) in [(1_978, (Vec::new(), Verdict::Upheld)), (1_979, (parent, Verdict::Violated))] {
+        let mut builder = HistoryBuilder::new();
+        builder.acquire(1, 1, 0, 5, 40).in_mode(1, Mode::IntentWrite);
+        builder.acquire(2, 1, 1_000, 1_010, 41).of_child(2, Some(1)).check(2, at).release(2, 1_985).release(1, 1_990);
+        let lock = builder.lock();
+        let overclaims: Vec<HoldId> = lock.overclaims.iter().map(|overclaim| overclaim.hold).collect();
+        assert_eq!((overclaims, lock.verdict), expected, "a check at {at}");
+    }
+}
+
+#[test]
 fn a_wait_at_a_point_under_a_child_ends_under_its_parent_too() {
     // Without the pause the client would have written at 162. The wait was planned until it was released.
     for (released, expected) in [(150, "pause"), (5_100, "overrun")] {
@@ -175,6 +189,15 @@ fn a_hold_above_that_the_client_does_not_have_is_refused() {
         let is_told = |reason: &String| reason.contains("attempt 2 is made under hold 3");
         assert!(verdicts.reasons.iter().any(is_told), "{:?}", verdicts.reasons);
     }
+}
+
+#[test]
+fn an_attempt_that_is_made_under_itself_is_refused() {
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(2, 1, 6, 10, 41).write(2, 1, 20, 22).release(2, 50).of_child(2, Some(2));
+    let verdicts = builder.verdicts();
+    let is_told = |reason: &String| reason.contains("attempt 2 is made under hold 2");
+    assert!(verdicts.reasons.iter().any(is_told), "{:?}", verdicts.reasons);
 }
 
 #[test]

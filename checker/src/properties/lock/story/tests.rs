@@ -1,3 +1,5 @@
+use history::{FaultKind, FaultPhase};
+
 use crate::history_builder::HistoryBuilder;
 
 fn told(builder: &HistoryBuilder) -> String {
@@ -104,6 +106,19 @@ k0: worker-1 and worker-2 were both entitled for 0.01 s
    1.010 s  worker-2     acquired, token 42, entitled until 2.978 s
 ";
     assert_eq!(told(&builder), expected);
+}
+
+#[test]
+fn a_fault_that_was_never_on_is_not_told() {
+    let mut builder = HistoryBuilder::new();
+    builder.acquire(1, 1, 0, 10, 41).read(1, 1, 20, 22).kill_refused(2, "worker-1", 30, 60);
+    builder.fault(3, FaultKind::Pause, "worker-1", 70, FaultPhase::Requested { asked_ns: 1, hold: None });
+    builder.fault(3, FaultKind::Pause, "worker-1", 71, FaultPhase::Unproved { why: "there was no process".into() });
+    builder.pause(1, "worker-1", 100, 2_500).acquire(2, 2, 2_000, 2_010, 42).release(2, 2_020);
+    builder.write(1, 2, 2_501, 2_502).release_refused(1, 2_510);
+    let window = builder.window();
+    let told = window.story.iter().filter(|line| line.who == "nemesis").map(|line| line.what.as_str());
+    assert_eq!(told.collect::<Vec<_>>(), ["paused worker-1 (frozen 2.4 s)"]);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Overlaps that a step of the host's clock explains.
 
-use history::Event;
+use history::{Event, HoldId, NodeAnswer};
 
 use super::{HistoryBuilder, Verdict, etcd};
 
@@ -32,6 +32,26 @@ fn a_step_explains_an_overlap_whichever_hold_was_granted_first() {
 }
 
 #[test]
+fn a_step_before_a_renewal_that_every_node_did_explains_no_overlap() {
+    // Hold 1 is renewed at 1,000, and hold 2 is granted inside both promises. All nodes had granted both.
+    let found = |third: NodeAnswer, from: u64, to: u64| {
+        let (hold, lease_ns) = (HoldId(1), 2_000_000_000);
+        let answers = HistoryBuilder::answers(&[(1, NodeAnswer::Done), (2, NodeAnswer::Done), (3, third)]);
+        let mut s = HistoryBuilder::new();
+        s.acquire(1, 1, 0, 10, 41).event("worker-1", 1_000, Event::Renew { hold });
+        s.event("worker-1", 1_010, Event::Renewed { hold, lease_ns, answers });
+        s.acquire(2, 2, 1_500, 1_510, 42).release(2, 1_600).release_refused(1, 1_700);
+        step(&mut s, from, to);
+        (s.causes().concat(), s.lock().verdict)
+    };
+    let excused = ("host-clock".to_owned(), Verdict::Inconclusive);
+    let stands = ("unexplained".to_owned(), Verdict::Violated);
+    assert_eq!(found(NodeAnswer::Done, 100, 1_000), stands);
+    assert_eq!(found(NodeAnswer::Done, 100, 1_001), excused);
+    assert_eq!(found(NodeAnswer::None, 100, 1_000), excused, "node 3 may have lost the key before the renewal");
+}
+
+#[test]
 fn a_step_explains_a_grant_whose_own_key_was_gone() {
     // Hold 2 waits in the queue when the clock steps. Hold 1 comes after that, and has a key that stands.
     for (is_without_key, expected) in [(true, "host-clock"), (false, "unexplained")] {
@@ -39,7 +59,7 @@ fn a_step_explains_a_grant_whose_own_key_was_gone() {
         s.plan.servers = etcd();
         s.acquire(1, 1, 900, 910, 41);
         if is_without_key {
-            s.event("worker-2", 1_009, Event::WithoutKey { attempt: history::HoldId(2) });
+            s.event("worker-2", 1_009, Event::WithoutKey { attempt: HoldId(2) });
         }
         s.acquire_knowing(2, 2, 100, 920, 1_010, 42).release(2, 1_100).release(1, 1_200);
         step(&mut s, 500, 600);

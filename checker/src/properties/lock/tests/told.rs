@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use history::{Fault, fault};
 
-use super::{HistoryBuilder, Verdict};
+use super::{HistoryBuilder, LockVerdict, Verdict};
+use crate::report::Report;
 
 fn notes(builder: &HistoryBuilder) -> Vec<String> {
     let lock = builder.lock();
@@ -30,6 +31,17 @@ fn a_run_whose_faults_kept_no_hold_beyond_its_lease_leaves_a_note() {
     let mut s = HistoryBuilder::new();
     s.acquire(1, 1, 0, 10, 41).pause(1, "worker-1", 20, 2_500).release_refused(1, 2_501);
     assert_eq!(notes(&s), Vec::<String>::new(), "the hold outlived its lease");
+}
+
+#[test]
+fn one_undecided_act_is_told_as_one() {
+    let mut s = HistoryBuilder::new();
+    s.acquire(1, 1, 0, 10, 41).release(1, 50).acquire(2, 2, 5, 60, 42).release(2, 80).write(1, 1, 40, 70);
+    let lock = s.lock();
+    assert_eq!(lock.figures(), "1 act or grant undecided");
+    assert!(lock.reasons[0].starts_with("1 act came after its own end, and"), "{:?}", lock.reasons);
+    // A grant during the promise to a killed client counts too, and is no act.
+    assert_eq!(LockVerdict { undecided: 2, ..lock }.figures(), "2 acts or grants undecided");
 }
 
 #[test]

@@ -37,6 +37,14 @@ fn a_node_that_keeps_the_key_of_an_attempt_that_was_undone_violates_it() {
 }
 
 #[test]
+fn one_key_that_was_left_behind_is_told_as_one() {
+    let verdicts = builder(11_011, None).verdicts();
+    let Some(Property::Release(found)) = verdicts.properties.get("release") else { panic!("{verdicts:?}") };
+    let told = "a node refused an attempt for a key that everybody had let go of: 1 time";
+    assert_eq!(found.reasons, [told]);
+}
+
+#[test]
 fn every_delay_of_the_plan_may_delay_one_request() {
     // The undo of 10,010 may take 1 s, and 1 s and 2 s more. So it has arrived by 14,010, and a lease that the attempt
     // was granted meanwhile has expired by 16,010.
@@ -71,7 +79,7 @@ fn a_node_that_answers_after_the_next_release_has_no_key_either() {
 }
 
 #[test]
-fn a_fault_that_is_noticed_late_takes_back_what_was_found_since_it_began() {
+fn a_fault_that_is_noticed_late_takes_back_keys_that_were_left_behind() {
     for (since, expected) in [(11_510, 0), (11_511, 1)] {
         let mut builder = builder(11_500, None);
         builder.unplanned(1, history::FaultKind::Partition, "redis-3", (since, 11_600), 11_700);

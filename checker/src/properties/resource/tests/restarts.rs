@@ -62,6 +62,24 @@ fn an_answer_may_come_while_the_next_process_opens_the_store() {
 }
 
 #[test]
+fn an_answered_decision_that_is_not_on_disk_is_lost_though_the_record_has_no_line_of_it() {
+    // The write is answered as #4, and the record has lost the line of the log.
+    for (durable, expected) in [(4, (0, Verdict::Inconclusive)), (3, (1, Verdict::Violated))] {
+        for answered in [99, 101, 1_199, 1_200, 1_300] {
+            let mut s = quiet();
+            s.write(2, 2, 97, 98).event("worker-2", answered, ok(2, 2, 4));
+            restarted(&mut s, durable).release(2, 1_330);
+            let mut records = s.lose_end("resource", 50).records();
+            records.retain(|r| !matches!(r.event, Event::Admission { number: 4, .. }));
+            let found = check(records, Tail::Whole);
+            let lost = (count(&found, "resource.acknowledged_lost"), verdict(&found, "resource"));
+            assert_eq!(lost, expected, "{durable} were on disk, answered at {answered}");
+            assert_eq!(count(&found, "resource.contradictions"), 0);
+        }
+    }
+}
+
+#[test]
 fn the_last_process_of_the_resource_is_the_last_one_wherever_its_lines_are() {
     let mut s = quiet();
     restarted(&mut s, 3);

@@ -42,7 +42,11 @@ impl Etcd {
     }
 
     async fn keep_alive(client: &mut Client, lease: i64) -> Result<Facts, Failure> {
-        let (mut keeper, mut answers) = client.lease_keep_alive(lease).await.map_err(Failure::error)?;
+        let (mut keeper, mut answers) = match client.lease_keep_alive(lease).await {
+            // The library sends a keep-alive by itself, and makes an answer with a TTL of 0 this error.
+            Err(e @ etcd_client::Error::LeaseKeepAliveError(_)) => return Err(Failure::lost(e)),
+            opened => opened.map_err(Failure::error)?,
+        };
         keeper.keep_alive().await.map_err(Failure::error)?;
         match answers.message().await.map_err(Failure::error)? {
             Some(answer) if answer.ttl() > 0 => {
