@@ -9,13 +9,14 @@ use history::{
     Answers, ClientId, Event, FailureReason, FaultPhase, HoldId, NodeAnswer, NodeName, Outcome, Point, ProcessName,
     RequestKind, Stamp,
 };
+use indexmap::IndexSet;
 
 use crate::{
     entry::Entry,
     faults::is_of_resource,
     holds::{Attempt, ClientStep, EarlyEnd, EventRef, Granted, Nodes, RenewalFailure},
     operations::{Admission, Answer, Arrival, Breach, HoldKnown},
-    run::{Closed, Process, Run},
+    run::{self, Closed, Process, Run},
     subject::{is_answer, subject},
 };
 
@@ -26,8 +27,11 @@ impl Run {
     /// Adds the process, and all processes with smaller numbers.
     pub fn add_process(&mut self, process: usize, name: impl Fn(usize) -> ProcessName) {
         while self.processes.len() <= process {
-            let name = name(self.processes.len());
-            let (node, open) = (name.node(), Vec::new());
+            let place = self.processes.len();
+            let name = name(place);
+            let (node, incarnation) = (name.node(), name.incarnation());
+            let of_node = self.of_node.entry(node.clone()).or_default();
+            of_node.insert(of_node.partition_point(|(other, _)| *other <= incarnation), (incarnation, place));
             self.processes.push(Process {
                 node,
                 name,
@@ -35,7 +39,7 @@ impl Run {
                 number: None,
                 killed: None,
                 cut_at: None,
-                open,
+                open: IndexSet::default(),
                 stalls: VecDeque::new(),
             });
         }
@@ -96,6 +100,7 @@ impl Run {
                 let key = self.intern(key);
                 let mut attempt = Attempt::new(*attempt, key, *mode, *client, entry.process, mark);
                 attempt.above = *above;
+                attempt.resource_stalls_before = self.of_resource.count();
                 self.acquire(mark, attempt);
             }
             Event::Admission { number, key, kind, repeat, .. } => {
@@ -136,9 +141,9 @@ impl Run {
         if let Some(above) = attempt.above {
             self.with_those_above(above, |hold| hold.add_step(mark, ClientStep::Acquire));
         }
-        self.busy.entry(attempt.key).or_default().known += 1;
+        self.busy.entry(attempt.key).or_default().known.insert(id);
         self.attempts.insert(Box::new(attempt));
-        self.processes[process].open.push(id);
+        self.processes[process].open.insert(id);
         self.processes[process].number = Some(id.0 / HoldId::PER_PROCESS);
     }
 
@@ -255,8 +260,8 @@ impl Run {
 
     /// Notes a kill of the last process of a node. The former ones have ended, perhaps although no fault killed them.
     fn killed(&mut self, node: &NodeName, mark: EventRef, early_end: EarlyEnd) {
-        let of_node = self.processes.iter_mut().filter(|p| p.is_running && p.node == *node);
-        let Some(process) = of_node.max_by_key(|p| p.name.incarnation()) else { return };
+        let Some(process) = self.newest_on(node) else { return };
+        let process = &mut self.processes[process];
         process.killed.get_or_insert((mark, early_end));
         for id in &process.open {
             if let Some(hold) = self.attempts.get_mut(*id)
@@ -351,7 +356,7 @@ impl Run {
         let (Some(hold), Some(op)) = (hold, op) else { return };
         let mut closing = std::mem::take(&mut self.closing);
         self.with_those_above(hold, |attempt| {
-            attempt.ops.retain(|o| *o != op);
+            attempt.awaits_no_more(op);
             closing.extend(attempt.may_close().then_some(attempt.id));
         });
         self.closing = closing;
@@ -376,11 +381,12 @@ impl Run {
 
     /// Compares the answers of a stamp with the log, which has every decision that was made by then.
     pub fn complete_stamp(&mut self) {
-        let (processes, unlogged, is_opening) = (&self.processes, &self.unlogged, self.is_opening);
+        let (processes, of_node) = (&self.processes, &self.of_node);
+        let (unlogged, is_opening) = (&self.unlogged, self.is_opening);
         self.operations.complete_stamp(|number| {
             // The last admissions of a killed resource may be lost, and its next process has answered nobody yet.
-            let of_resource = processes.iter().filter(|p| p.is_running && p.node.as_str() == "resource");
-            let is_down = of_resource.max_by_key(|p| p.name.incarnation()).is_some_and(Process::is_cut);
+            let of_resource = of_node.get(&NodeName::from("resource")).and_then(|all| run::newest(processes, all));
+            let is_down = of_resource.is_some_and(|process| processes[process].is_cut());
             is_down || is_opening || unlogged.iter().any(|(from, to)| *from < number && number <= *to)
         });
         self.add_contradictions();
@@ -432,7 +438,7 @@ impl Run {
             if let Some(attempt) = self.attempts.get_mut(id) {
                 attempt.is_orphan = true;
                 self.closing.push(id);
-                self.processes[process].open.push(id);
+                self.processes[process].open.insert(id);
             }
         }
     }
@@ -450,12 +456,9 @@ impl Run {
                 continue;
             }
             if let Some(attempt) = self.attempts.remove(id) {
-                let open = &mut self.processes[attempt.process].open;
-                if let Some(i) = open.iter().position(|o| *o == id) {
-                    open.swap_remove(i);
-                }
+                self.processes[attempt.process].open.swap_remove(&id);
                 self.operations.closed(id);
-                if self.is_last_of(attempt.key) {
+                if self.is_last_of(attempt.key, id) {
                     closed.keys.push(attempt.key);
                 }
                 closed.attempts.push(attempt);
@@ -465,10 +468,10 @@ impl Run {
     }
 
     /// Notes that an attempt of the key has closed. Returns whether the key has no other.
-    fn is_last_of(&mut self, key: usize) -> bool {
+    fn is_last_of(&mut self, key: usize, id: HoldId) -> bool {
         let hash_map::Entry::Occupied(mut busy) = self.busy.entry(key) else { return false };
-        busy.get_mut().known -= 1;
-        let is_last = busy.get().known == 0;
+        busy.get_mut().known.remove(&id);
+        let is_last = busy.get().known.is_empty();
         if is_last {
             busy.remove();
         }

@@ -20,14 +20,14 @@ fn elects(plan: &Plan) -> bool {
 }
 
 /// The longest time after a fault in which another node may take the place of the leader.
-fn replaced_within(plan: &Plan) -> Duration {
+pub(crate) fn replaced_within(plan: &Plan) -> Duration {
     if plan.is_replicated() { DEMOTED_WITHIN } else { ELECTED_WITHIN }
 }
 
 /// The disturbances of a run: faults that are on, and the end of the last one.
 #[derive(Debug, Default)]
 pub(crate) struct Disturbances {
-    /// Faults that are on, and whether packets may be lost or late because of each.
+    /// Faults whose heal is not proved, and whether packets may be lost or late because of each.
     on: Vec<(FaultId, bool)>,
     since: Stamp,
     /// The start of the first of these faults of links and servers: packets lost since then may have silenced their
@@ -51,7 +51,7 @@ impl Disturbances {
     /// the servers may elect a leader afterwards.
     pub fn stalled(&mut self, run: &Run, node: &NodeName, span: Span) {
         self.not_before(span.1);
-        let is_planned = run.faults.pauses_on(node).iter().any(|pause| rules::overlap(*pause, span).is_some());
+        let is_planned = run.faults.pauses_on(node, span).iter().any(|pause| rules::overlap(*pause, span).is_some());
         if !is_planned && elects(&run.plan) {
             self.not_before(span.1.plus(replaced_within(&run.plan)));
         }
@@ -79,7 +79,12 @@ impl Disturbances {
                 self.on.push((fault, is_lossy));
             }
             FaultPhase::Healed | FaultPhase::UnplannedOver { .. } => {
-                self.on.retain(|(on, _)| *on != fault);
+                if matches!(phase, FaultPhase::Healed) {
+                    // The fault disturbs until its heal is proved: the heal may have failed.
+                    self.on.iter_mut().filter(|(on, _)| *on == fault).for_each(|(_, is_lossy)| *is_lossy = false);
+                } else {
+                    self.on.retain(|(on, _)| *on != fault);
+                }
                 if kind.harm() == Harm::DropsPackets {
                     // TCP doubles its retransmission timeout each time, so the next retransmission is no farther off
                     // than the first loss is back.
@@ -104,7 +109,10 @@ impl Disturbances {
                     self.not_before(at.plus(replaced_within(plan)));
                 }
             }
-            FaultPhase::HealProved => self.not_before(at),
+            FaultPhase::HealProved => {
+                self.on.retain(|(on, _)| *on != fault);
+                self.not_before(at);
+            }
             // The target had no process for the fault, so no heal follows.
             FaultPhase::Unproved { .. }
                 if self.on.iter().any(|(on, _)| *on == fault)

@@ -1,6 +1,9 @@
 //! Faults as the history records them, planned or not, and other disturbances: stalls and steps of clocks.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use history::{
     CutMode, FaultId, FaultKind, FaultPhase, Harm, NodeName, Plan, ProcessName, Stamp, Step, Target, fault::LinkEffect,
@@ -123,6 +126,16 @@ pub(crate) struct Faults {
     /// Of each node, the faults that dropped packets of its links, and whose silence was not over when the last one of
     /// them began.
     lossy: FxHashMap<NodeName, Vec<FaultId>>,
+    pauses: FxHashMap<NodeName, Pauses>,
+}
+
+/// The faults that kept a node from running.
+#[derive(Debug, Default)]
+struct Pauses {
+    /// Those that may be on.
+    on: BTreeSet<FaultId>,
+    /// Those that were healed, by the stamp of the heal.
+    over: Vec<(Stamp, FaultId)>,
 }
 
 impl Faults {
@@ -185,6 +198,17 @@ impl Faults {
             // end a session with its connection.
             FaultPhase::ConnectionsReset { .. } => line.reset = Some(mark.at),
         }
+        if line.kind.takes_processor_time() {
+            let pauses = self.pauses.entry(line.node.clone()).or_default();
+            if line.healed.is_none() && line.may_have_been_on() {
+                pauses.on.insert(id);
+            } else {
+                pauses.on.remove(&id);
+            }
+            if matches!(phase, FaultPhase::Healed | FaultPhase::UnplannedOver { .. }) {
+                pauses.over.push((mark.at, id));
+            }
+        }
     }
 
     /// Notes that a fault begins to drop packets. Returns the start of the loss that it goes on with, if there is one:
@@ -244,10 +268,13 @@ impl Faults {
         self.lines.get(&id)
     }
 
-    /// The brackets of the faults that kept a node from running, proved or not yet proved. A fault that found no
-    /// process has no heal.
-    pub fn pauses_on(&self, node: &NodeName) -> Vec<Span> {
-        let pauses = self.lines.values().filter(|l| l.kind.takes_processor_time() && l.node == *node);
+    /// The brackets of the faults that may have kept a node from running during a stall, proved or not yet proved. A
+    /// fault that found no process has no heal.
+    pub fn pauses_on(&self, node: &NodeName, stall: Span) -> Vec<Span> {
+        let Some(Pauses { on, over }) = self.pauses.get(node) else { return Vec::new() };
+        // A long run has many faults, and few of them are not over when the process stalls.
+        let over = &over[over.partition_point(|(healed, _)| *healed < stall.0)..];
+        let pauses = on.iter().chain(over.iter().map(|(_, id)| id)).filter_map(|id| self.lines.get(id));
         pauses.filter(|l| l.may_have_been_on()).filter_map(FaultRecord::bracket).collect()
     }
 
@@ -277,6 +304,8 @@ pub(crate) struct ClockStep {
     pub process: ProcessName,
     pub span: Span,
     pub moved: Duration,
+    /// The time by which the wall clock was set back; zero if it was set forward.
+    pub set_back: Duration,
 }
 
 /// The most clock steps that are kept.
@@ -312,10 +341,15 @@ impl Stalls {
             return;
         }
         let (is_full, moved) = (self.steps.len() >= STEPS_MAX, Duration::from_nanos(moved_ns));
+        let set_back = if wall_ns < wall { Duration::from_nanos(wall.abs_diff(wall_ns)) } else { Duration::ZERO };
         match self.steps.last_mut().filter(|_| is_full) {
             // The last one that is kept stands for all that follow: it may excuse more, and never less.
-            Some(kept) => kept.span = (kept.span.0.min(last), kept.span.1.max(at)),
-            None => self.steps.push(ClockStep { process: name.clone(), span: (last, at), moved }),
+            Some(kept) => {
+                kept.span = (kept.span.0.min(last), kept.span.1.max(at));
+                kept.moved = kept.moved.max(moved);
+                kept.set_back = kept.set_back.max(set_back);
+            }
+            None => self.steps.push(ClockStep { process: name.clone(), span: (last, at), moved, set_back }),
         }
     }
 

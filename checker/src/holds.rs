@@ -197,9 +197,13 @@ pub(crate) struct Attempt {
     /// Requests to the resource whose decision has not been seen.
     pub ops: SmallVec<[OpId; 2]>,
     pub timeline: Vec<(EventRef, ClientStep)>,
-    /// Spans in which the attempt's own process did not run; below: spans in which the resource did not.
+    /// Spans in which the attempt's own process did not run.
     pub stalls: Vec<Span>,
-    pub resource_stalls: Vec<Span>,
+    /// The number of stalls of the resource that were reported before the attempt was sent.
+    pub resource_stalls_before: usize,
+    /// Spans in which the resource did not run, of an attempt that is closed: see
+    /// [`Run::resource_stalls`](crate::run::Run::resource_stalls).
+    pub resource_stalls: Option<Vec<Span>>,
 }
 
 /// A timeline with room for a usual critical section.
@@ -248,7 +252,8 @@ impl Attempt {
             ops: SmallVec::new(),
             timeline: first_step(sent),
             stalls: Vec::new(),
-            resource_stalls: Vec::new(),
+            resource_stalls_before: 0,
+            resource_stalls: None,
         }
     }
 

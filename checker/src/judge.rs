@@ -1,6 +1,7 @@
 //! The port between the sweep and a property: the property sees each event once, and gives its verdicts at the end.
 
 use history::{Arm, HoldId, Plan, Stamp};
+use rustc_hash::FxHashMap;
 
 use crate::{
     entry::Entry,
@@ -66,6 +67,24 @@ pub(crate) struct Ending {
     pub is_whole: bool,
     /// Unsafe requests of all judges.
     pub unsafe_requests: Vec<UnsafeRequest>,
+    /// The places of those that took a key from each attempt.
+    by_owner: FxHashMap<HoldId, Vec<usize>>,
+}
+
+impl Ending {
+    pub fn new(is_whole: bool, unsafe_requests: Vec<UnsafeRequest>) -> Ending {
+        let mut by_owner: FxHashMap<HoldId, Vec<usize>> = FxHashMap::default();
+        for (place, request) in unsafe_requests.iter().enumerate() {
+            by_owner.entry(request.owner).or_default().push(place);
+        }
+        Ending { is_whole, unsafe_requests, by_owner }
+    }
+
+    /// The unsafe requests that took the key of an attempt. A lock may have as many of them as windows.
+    pub fn taken_from(&self, owner: HoldId) -> impl Iterator<Item = &UnsafeRequest> {
+        let places = self.by_owner.get(&owner).into_iter().flatten();
+        places.map(|place| &self.unsafe_requests[*place])
+    }
 }
 
 /// One request that took effect on a node where another attempt was the owner.
@@ -84,4 +103,33 @@ pub(crate) struct UnsafeRequest {
     /// True if the order of the grants alone proves the finding. Otherwise the proof also needs the time for which the
     /// owner's lease surely lasted.
     pub is_by_order: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_attempt_has_its_own_unsafe_requests() {
+        let request = |n: u64| {
+            let mark = EventRef { at: Stamp(n), seq: n };
+            UnsafeRequest {
+                key: 0,
+                node: 0,
+                attempt: HoldId(n),
+                owner: HoldId(n % 100_000),
+                since: mark.at,
+                owner_ok: mark,
+                invoked: mark,
+                answered: mark,
+                is_by_order: true,
+            }
+        };
+        let ending = Ending::new(true, (0..200_000).map(request).collect());
+        for owner in 0..100_000 {
+            let taken_by: Vec<u64> = ending.taken_from(HoldId(owner)).map(|request| request.attempt.0).collect();
+            assert_eq!(taken_by, [owner, owner + 100_000]);
+        }
+        assert_eq!(ending.taken_from(HoldId(100_000)).count(), 0);
+    }
 }

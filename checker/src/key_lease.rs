@@ -98,7 +98,8 @@ impl KeyLease {
             (Harm::Kills(Data::Kept | Data::Synced), Persistence::Snapshot) => Some(Persistence::SNAPSHOT_EVERY * 2),
             _ => None,
         };
-        let is_synced = synced_after.is_some_and(|after| rules::is_lease_over(at, self.lease.told.1.plus(after)));
+        let clocks = || NodeClocks::of(run, &line.node);
+        let is_synced = synced_after.is_some_and(|after| clocks().has_shown(after, self.lease.told.1, at));
         // With `everysec`, Redis postpones its writes while a background fsync runs. A SIGKILL may then lose a key that
         // the server had already confirmed.
         let is_put_off = line.kind.harm() == Harm::Kills(Data::Kept)
@@ -214,6 +215,18 @@ impl NodeClocks {
         NodeClocks(shifts)
     }
 
+    /// Returns whether a server that does something each time its wall clock has shown `every` more has surely done it
+    /// between `since` and `at`. A server whose clock was set back waits until the clock shows the last time again.
+    fn has_shown(&self, every: Duration, since: Stamp, at: Stamp) -> bool {
+        let offset = |at: Stamp, most: bool| self.0.iter().map(|s| s.bound((at, at), true, most)).sum::<i128>();
+        let behind = offset(at, false);
+        // The server did it last at `since` or before, and its clock was furthest ahead just before it was set back.
+        let before = |at: Stamp| Stamp(at.0.saturating_sub(1));
+        let back = self.0.iter().flat_map(|s| [before(s.begun.1), before(s.ended.1)]);
+        let mut last = back.filter(|last| *last < since).chain([since]);
+        last.all(|last| rules::is_lease_over_by(at, behind - offset(last, true), last.plus(every)))
+    }
+
     /// Returns the request of the first clock fault that may have ended the lease: the clock reached the lease's end
     /// before the key was gone, and not before `from`, when the servers first look at the clock. The clock's time is
     /// true time plus all changes of the clock since the grant.
@@ -303,6 +316,27 @@ mod tests {
             s.acquire(2, 2, 1_700, 1_710, 42).release(2, 1_800).release_refused(1, 1_900);
             s.inject(1, Fault::new(fault::Powerloss {}, SECOND), "redis-1", requested + 5, 1_690);
             assert_eq!(s.causes(), [expected], "the power went at {requested}");
+        }
+    }
+
+    #[test]
+    fn a_server_whose_clock_was_set_back_syncs_later() {
+        // The node granted hold 1 by 1,010, so its key is on disk by 2,010. It comes there 300 later if the clock goes
+        // back by 300. If the clock was 700 ahead until 900, the server may have synced then, and again at 2,600.
+        let clock = |change| Fault::new(fault::Clock { clock: WhichClock::Wall, change }, SECOND);
+        for (by_ms, (from, to), requested, expected) in [
+            (-300, (1_505, 2_695), 2_309, "powerloss"),
+            (-300, (1_505, 2_695), 2_310, "unexplained"),
+            (700, (505, 895), 2_599, "powerloss"),
+            (700, (505, 895), 2_600, "unexplained"),
+        ] {
+            let mut s = HistoryBuilder::new();
+            s.plan.models = Some(Models { persistence: Persistence::Everysec, ..Models::default() });
+            s.plan.lock_nodes.truncate(1);
+            s.acquire(1, 1, 1_000, 1_010, 41).acquire(2, 2, 2_700, 2_710, 42).release(2, 2_800);
+            s.release_refused(1, 2_900).inject(1, clock(ClockChange::JumpMs(by_ms)), "redis-1", from, to);
+            s.inject(2, Fault::new(fault::Powerloss {}, SECOND), "redis-1", requested + 5, 2_690);
+            assert_eq!(s.causes(), [expected], "set by {by_ms} ms, the power went at {requested}");
         }
     }
 

@@ -36,6 +36,7 @@ mod order;
 mod per_key;
 mod properties;
 mod report;
+mod resource_stalls;
 mod rules;
 mod run;
 mod steps;

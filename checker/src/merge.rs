@@ -19,7 +19,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{entry::Entry, faults::is_of_resource};
 use heads::{Head, Heads};
-use stream::{GONE, Life, Stream, is_larger};
+use stream::{GONE, Life, Recoveries, Stream, is_larger};
 
 /// The next item of the sweep.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ pub(crate) struct Merge {
     /// it.
     is_forgetful: bool,
     /// The largest number that each restarted process of the resource found on disk, if known before its turn.
-    recoveries: Option<Vec<(ProcessName, u64)>>,
+    recoveries: Option<FxHashMap<NodeName, Recoveries>>,
     /// The same, to look one up: a record may have a million of them.
     known_recoveries: FxHashSet<(ProcessName, u64)>,
     places: BTreeSet<(String, u64)>,
@@ -91,11 +91,16 @@ impl Merge {
 
     /// Takes in what the restarted processes of the resource found on disk: all `recovered` events of the record.
     pub fn know_recoveries(&mut self, recoveries: Vec<(ProcessName, u64)>) {
-        for stream in &mut self.streams {
-            stream.knows(&recoveries);
+        let mut of_node: FxHashMap<NodeName, Vec<(u32, u64)>> = FxHashMap::default();
+        for (name, durable) in &recoveries {
+            of_node.entry(name.node()).or_default().push((name.incarnation(), *durable));
         }
-        self.known_recoveries = recoveries.iter().cloned().collect();
-        self.recoveries = Some(recoveries);
+        let of_node = of_node.into_iter().map(|(node, found)| (node, Recoveries::of(found))).collect();
+        self.known_recoveries = recoveries.into_iter().collect();
+        let known = self.recoveries.insert(of_node);
+        for stream in &mut self.streams {
+            known.get(&stream.node).into_iter().for_each(|of_node| stream.knows(of_node));
+        }
     }
 
     /// Returns whether the plan kills the resource.
@@ -132,8 +137,9 @@ impl Merge {
         }
         let node = name.node();
         self.of_node.entry(node.clone()).or_default().push(i);
+        let of_node = self.recoveries.as_ref().and_then(|known| known.get(&node));
         let mut stream = Stream::new(name.clone(), node);
-        stream.knows(self.recoveries.as_deref().unwrap_or_default());
+        of_node.into_iter().for_each(|of_node| stream.knows(of_node));
         self.streams.push(stream);
         self.index.insert(name.clone(), i);
         Some(i)

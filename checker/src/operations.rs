@@ -377,7 +377,11 @@ impl Operations {
     /// Forgets an operation of an attempt that is not open, if its client has invoked it: nothing compares its answer.
     pub fn forget(&mut self, hold: HoldId, op: OpId) {
         let Some(ops) = self.of.get_mut(&hold) else { return };
-        ops.retain(|o| o.id != op || o.kind.is_none());
+        // A client that goes on with a hold that is not known may have sent the operation twice.
+        let alike = ops.partition_point(|o| o.id < op)..ops.partition_point(|o| o.id <= op);
+        if ops[alike.clone()].iter().all(|o| o.kind.is_some()) {
+            ops.drain(alike);
+        }
         if ops.is_empty() {
             self.closed(hold);
         }
@@ -456,4 +460,25 @@ fn place(ops: &[Operation], op: OpId) -> usize {
 
 pub(crate) fn name(kind: RequestKind) -> &'static str {
     if kind == RequestKind::Read { "read" } else { "write" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_operation_that_was_sent_twice_is_forgotten_as_a_whole() {
+        let (id, sent, kind, key) = (HoldId(1), OpId(1), RequestKind::Write, Key::from("k0"));
+        let mut operations = Operations::default();
+        (0..2).for_each(|_| operations.invoked(id, sent, kind));
+        let arrivals = [1, 2].map(|number| {
+            let (seq, key, hold, op, is_repeat) = (number, &key, Some(id), Some(sent), false);
+            let admission = Admission { seq, number, key, kind, hold, op, token: None, is_repeat, arms: &[] };
+            let known = HoldKnown { is_open: false, granted: None, is_cut: &|| false, is_unlogged: &|| false };
+            operations.arrived(&admission, known);
+            operations.forget(id, sent);
+            operations.arrival()
+        });
+        assert_eq!(arrivals, [Arrival::Act, Arrival::Contradicted]);
+    }
 }

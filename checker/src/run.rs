@@ -8,7 +8,8 @@ use std::{
 use history::{
     Answers, ClientId, FaultId, FaultKind, HoldId, Key, NodeAnswer, NodeName, Plan, Point, ProcessName, Stamp,
 };
-use rustc_hash::FxHashMap;
+use indexmap::IndexSet;
+use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 
 use crate::{
     attempts::Attempts,
@@ -16,6 +17,7 @@ use crate::{
     holds::{Attempt, EarlyEnd, EventRef, Nodes, Span},
     keys::Keys,
     operations::{Arrival, Operations},
+    resource_stalls::ResourceStalls,
 };
 
 /// One process of the run.
@@ -33,7 +35,7 @@ pub(crate) struct Process {
     /// engine may lose the end of its output.
     pub cut_at: Option<Stamp>,
     /// The attempts of the process that are not closed.
-    pub open: Vec<HoldId>,
+    pub open: IndexSet<HoldId, FxBuildHasher>,
     /// The stalls of about the last lease: the promise of a later attempt may rest on a request from before them.
     pub stalls: VecDeque<Span>,
 }
@@ -59,8 +61,8 @@ impl Process {
 /// The attempts of a key that are not closed. Only few keys have one at a time, so only these are kept.
 #[derive(Debug, Default)]
 pub(crate) struct KeyAttempts {
-    /// The number of attempts.
-    pub known: usize,
+    /// All of them.
+    pub known: FxHashSet<HoldId>,
     /// The holds that are entitled, as far as is known.
     pub live: Vec<HoldId>,
 }
@@ -85,7 +87,10 @@ pub(crate) struct Run {
     pub holds: u64,
     pub faults: Faults,
     pub stalls: Stalls,
+    pub of_resource: ResourceStalls,
     pub processes: Vec<Process>,
+    /// The processes of each node, by the number of their start.
+    pub of_node: FxHashMap<NodeName, Vec<(u32, usize)>>,
     pub attempts: Attempts,
     pub keys: Keys,
     /// By key.
@@ -126,7 +131,9 @@ impl Run {
             holds: 0,
             faults: Faults::default(),
             stalls: Stalls::default(),
+            of_resource: ResourceStalls::default(),
             processes: Vec::new(),
+            of_node: FxHashMap::default(),
             attempts: Attempts::default(),
             keys: Keys::default(),
             busy: FxHashMap::default(),
@@ -167,6 +174,11 @@ impl Run {
     /// Returns whether an attempt of the key is open.
     pub fn is_busy(&self, key: usize) -> bool {
         self.busy.contains_key(&key)
+    }
+
+    /// The attempts of the key that are not closed; their order says nothing.
+    pub fn attempts_of(&self, key: usize) -> impl Iterator<Item = &Attempt> {
+        self.busy.get(&key).into_iter().flat_map(|key| &key.known).filter_map(|id| self.attempt(*id))
     }
 
     pub fn key_of(&self, name: &Key) -> Option<usize> {
@@ -244,13 +256,13 @@ impl Run {
     pub fn stalled(&mut self, process: usize, span: Span) {
         let longest = self.plan.longest_lease();
         let Process { name, node, open, stalls, .. } = &mut self.processes[process];
-        self.stalls.stalled(name, span, &self.faults.pauses_on(node));
+        self.stalls.stalled(name, span, &self.faults.pauses_on(node, span));
         stalls.push_back(span);
         while stalls.front().is_some_and(|first| first.1.plus(longest) < span.1) {
             stalls.pop_front();
         }
         if node.as_str() == "resource" {
-            self.attempts.iter_mut().for_each(|attempt| attempt.resource_stalls.push(span));
+            self.of_resource.add(span, self.attempts.iter().map(|attempt| attempt.resource_stalls_before));
         } else {
             for id in open.iter() {
                 if let Some(attempt) = self.attempts.get_mut(*id) {
@@ -258,6 +270,12 @@ impl Run {
                 }
             }
         }
+    }
+
+    /// The spans in which the resource did not run, of those that were reported since an attempt was sent.
+    pub fn resource_stalls(&self, attempt: &Attempt) -> Vec<Span> {
+        let closed = attempt.resource_stalls.clone();
+        closed.unwrap_or_else(|| self.of_resource.after(attempt.resource_stalls_before).collect())
     }
 
     /// Notes that a kill was healed, or called unproved. A kill that was never injected, and whose process goes on, has
@@ -290,7 +308,12 @@ impl Run {
 
     /// The processes that run, or ran, on a node.
     pub fn processes_on<'a>(&'a self, node: &'a NodeName) -> impl Iterator<Item = usize> + 'a {
-        (0..self.processes.len()).filter(move |&p| self.processes[p].node == *node)
+        self.of_node.get(node).into_iter().flatten().map(|(_, process)| *process)
+    }
+
+    /// The process of a node that was started last, of those that have reported an event.
+    pub fn newest_on(&self, node: &NodeName) -> Option<usize> {
+        newest(&self.processes, self.of_node.get(node)?)
     }
 
     /// The name of a client in stories: its worker, and its own number where a worker has several clients.
@@ -339,7 +362,43 @@ impl Run {
     }
 }
 
+/// Of the processes of a node, by the number of their start: the last one that has reported an event.
+pub(crate) fn newest(processes: &[Process], of_node: &[(u32, usize)]) -> Option<usize> {
+    let mut by_age = of_node.iter().rev().map(|(_, process)| *process);
+    by_age.find(|process| processes[*process].is_running)
+}
+
 /// A duration in milliseconds, as verdicts give lengths.
 pub(crate) fn millis(d: Duration) -> f64 {
     d.as_nanos() as f64 / 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use history::{Event, Mode};
+
+    use super::*;
+    use crate::{entry::Entry, history_builder::plan};
+
+    #[test]
+    fn an_attempt_that_closes_costs_nothing_for_the_open_ones_of_its_process() {
+        let others = 50_000;
+        let mut run = Run::new(plan());
+        run.add_process(0, |_| ProcessName::from("worker-1"));
+        let mut closed = Closed::default();
+        let mut tries = |run: &mut Run, client: u32, id: u64| {
+            let (attempt, client, key) = (HoldId(id), ClientId(client), Key::from("k0"));
+            let (intended, mode) = (Stamp(id), Mode::Write);
+            let event = Event::Acquire { client, attempt, key, intended, mode, above: None };
+            run.apply(&Entry { at: Stamp(id), seq: id, process: 0, event, is_undone: false });
+            run.settle(&mut closed);
+            closed.attempts.drain(..).count()
+        };
+        for client in 1..=others {
+            assert_eq!(tries(&mut run, client, client.into()), 0);
+        }
+        // Each attempt of this client is the newest one, and closes when the next one begins.
+        let closed: usize = (1..=50_000).map(|n| tries(&mut run, 0, u64::from(others) + n)).sum();
+        assert_eq!((closed, run.open_on(0).count()), (49_999, 50_001));
+    }
 }

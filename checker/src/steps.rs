@@ -35,10 +35,26 @@ impl Run {
             _ => (None, None),
         };
         self.with_those_above(id, |attempt| {
-            attempt.ops.extend(begins);
-            attempt.ops.retain(|op| Some(*op) != ends);
+            begins.into_iter().for_each(|op| attempt.requests(op));
+            ends.into_iter().for_each(|op| attempt.awaits_no_more(op));
             attempt.add_step(mark, step);
         });
+    }
+}
+
+/// The requests under way are kept in order: a hold may have many of which the resource has decided none.
+impl Attempt {
+    fn requests(&mut self, op: OpId) {
+        if let Err(place) = self.ops.binary_search(&op) {
+            self.ops.insert(place, op);
+        }
+    }
+
+    /// Notes that a request is not under way any more, if it was.
+    pub fn awaits_no_more(&mut self, op: OpId) {
+        if let Ok(place) = self.ops.binary_search(&op) {
+            self.ops.remove(place);
+        }
     }
 }
 
@@ -66,8 +82,31 @@ fn step_of(event: &Event) -> Option<ClientStep> {
 
 #[cfg(test)]
 mod tests {
+    use history::{ClientId, Key, Mode, ProcessName, Stamp};
+
     use super::*;
-    use crate::{history_builder::HistoryBuilder, properties::WindowKind};
+    use crate::{
+        entry::Entry,
+        history_builder::{HistoryBuilder, plan},
+        properties::WindowKind,
+    };
+
+    #[test]
+    fn a_request_costs_nothing_for_those_that_the_resource_has_not_decided() {
+        let mut run = Run::new(plan());
+        run.add_process(0, |_| ProcessName::from("worker-1"));
+        let (hold, client, key) = (HoldId(1), ClientId(0), Key::from("k0"));
+        let (intended, mode, requests) = (Stamp(0), Mode::Write, 60_000);
+        let acquire = Event::Acquire { client, attempt: hold, key, intended, mode, above: None };
+        let writes = (1..=requests).map(|op| Event::Write { hold, op: OpId(op) });
+        for (seq, event) in (0..).zip(std::iter::once(acquire).chain(writes)) {
+            run.apply(&Entry { at: Stamp(seq), seq, process: 0, event, is_undone: false });
+        }
+        let under_way = |run: &Run| run.attempt(hold).map(|attempt| attempt.ops.len() as u64);
+        assert_eq!(under_way(&run), Some(requests));
+        (1..=requests).rev().step_by(2).for_each(|op| run.with_those_above(hold, |a| a.awaits_no_more(OpId(op))));
+        assert_eq!(under_way(&run), Some(requests / 2));
+    }
 
     #[test]
     fn an_unanswered_write_may_arrive_after_its_hold_was_released() {

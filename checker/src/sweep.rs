@@ -188,7 +188,7 @@ fn advance(merge: &mut Merge, sweep: &mut Sweep) {
 impl Sweep {
     fn verdicts(self, name: String, reasons: Vec<String>, until: Option<Stamp>) -> Verdicts {
         let Sweep { run, judges, now, .. } = self;
-        let ending = Ending { is_whole: reasons.is_empty(), unsafe_requests: judges.unsafe_requests(&run) };
+        let ending = Ending::new(reasons.is_empty(), judges.unsafe_requests(&run));
         let mut facts = Facts { judged_until_ms: run.ms(until.unwrap_or(now)).max(0.0), ..Facts::default() };
         let properties = Properties(judges.finish(&run, &ending, &mut facts));
         Verdicts {

@@ -200,6 +200,11 @@ impl Plan {
         self.workload.workers()
     }
 
+    /// Returns whether a node is a worker.
+    pub fn has_worker(&self, node: &NodeName) -> bool {
+        self.workload.has_worker(node)
+    }
+
     /// Reads a plan from TOML.
     ///
     /// # Errors

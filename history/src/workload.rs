@@ -138,6 +138,13 @@ impl Workload {
     pub fn workers(&self) -> impl Iterator<Item = NodeName> + use<> {
         (1..=self.workers).map(|n| NodeName::new(format!("worker-{n}")))
     }
+
+    /// Returns whether a node is a worker. Their names need not be made for that: a plan may have many workers and many
+    /// faults.
+    pub fn has_worker(&self, node: &NodeName) -> bool {
+        let number = node.as_str().strip_prefix("worker-").filter(|number| !number.starts_with(['0', '+']));
+        number.and_then(|number| number.parse::<u32>().ok()).is_some_and(|number| (1..=self.workers).contains(&number))
+    }
 }
 
 /// Critical sections of one worker at fixed times. A client that is busy at such a time begins as soon as it is free.
@@ -192,6 +199,18 @@ fn soon() -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_workers_are_those_of_the_names() {
+        let workload = Workload { workers: 12, ..Workload::default() };
+        assert!(workload.workers().all(|worker| workload.has_worker(&worker)));
+        for other in ["worker-0", "worker-13", "worker-01", "worker-+1", "worker-", "worker-1#2", "worker", "redis-1"] {
+            assert!(!workload.has_worker(&other.into()), "{other}");
+        }
+        let workload = Workload { workers: u32::MAX, ..Workload::default() };
+        let last = NodeName::from("worker-4294967295");
+        assert!((0..100_000).all(|_| workload.has_worker(&last)));
+    }
 
     #[test]
     fn a_script_has_readers_only_if_a_part_of_it_reads() {

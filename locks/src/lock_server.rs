@@ -17,11 +17,15 @@
 //! | request | answer |
 //! | --- | --- |
 //! | `{"step":{"acquire":["k0","OWNER",2000]}}` | `{"answer":{"granted":7}}`, `{"answer":"refused"}` |
-//! | `{"step":{"extend":["k0","OWNER",2000]}}` | `{"answer":"done"}`, `{"answer":"refused"}` |
+//! | `{"step":{"acquire-uncounted":["k0","OWNER",2000]}}` | `{"answer":"done"}`, `{"answer":"refused"}` |
+//! | `{"step":{"extend":["k0","OWNER",2000]}}` | the same |
 //! | `{"step":{"release":["k0","OWNER"]}}` | the same |
 //! | `{"step":{"raise-fence":["k0","OWNER",7]}}` | the same |
 //! | `"version"` | `{"version":"0.1.0"}` |
 //! | anything else | `{"error":"…"}`: the server has changed nothing |
+//!
+//! A build with the feature `planted`, such as the program `harness`, also does the steps of planted bugs
+//! (`{"step":{"planted":…}}`).
 
 use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
 

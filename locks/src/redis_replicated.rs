@@ -18,6 +18,7 @@
 //! replica need not be the one that is promoted, and it may forget what it acknowledged.
 
 use std::{
+    io,
     net::SocketAddr,
     sync::{Arc, Weak},
     time::Duration,
@@ -47,10 +48,11 @@ const SENTINEL_PORT: u16 = 26379;
 /// The name under which the sentinels know the primary and its replicas: the name in Redis' example configuration.
 const PRIMARY_NAME: &str = "mymaster";
 
-/// The timeout of one question to a sentinel or a server.
+/// The timeout of one question to a sentinel, a server or a resolver of names.
 const ASK_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// The time after which the client asks for the primary again although nothing failed.
+/// The time after which the client asks for the primary again although nothing failed. It begins after the
+/// [`LOOK_PAUSE`].
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// The least time between two looks.
@@ -215,13 +217,22 @@ impl Sentinels {
         }
         let named: SocketAddr = named.parse().ok()?;
         for (place, server) in self.servers.iter().enumerate() {
-            // The name of a server that is down may have no address.
-            if lookup_host(&server.address).await.is_ok_and(|mut known| known.any(|address| address == named)) {
+            if is_one_of(named, lookup_host(&server.address)).await {
                 return Some(place);
             }
         }
         None
     }
+}
+
+/// Returns whether a name has this address. The name of a server that is down may have none, and a resolver of Docker
+/// then asks the resolvers of its host, which may take many seconds.
+async fn is_one_of<A>(address: SocketAddr, looking: impl Future<Output = io::Result<A>>) -> bool
+where
+    A: Iterator<Item = SocketAddr>,
+{
+    let known = time::timeout(ASK_TIMEOUT, looking).await;
+    known.is_ok_and(|known| known.is_ok_and(|mut known| known.any(|other| other == address)))
 }
 
 async fn is_primary(address: &str) -> bool {

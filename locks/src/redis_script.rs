@@ -63,6 +63,7 @@ pub(crate) fn command(step: &Step) -> Cmd {
 
 /// The meaning of the server's answer to `step`.
 pub(crate) fn answer(step: &Step, value: Value) -> Result<StepAnswer, NodeError> {
+    let nonsense = |other: Value| Err(NodeError::Indeterminate(format!("an answer that makes no sense: {other:?}")));
     match (step, value) {
         (_, Value::ServerError(error)) => {
             let said = format!("{} {}", error.code(), error.details().unwrap_or_default());
@@ -74,12 +75,14 @@ pub(crate) fn answer(step: &Step, value: Value) -> Result<StepAnswer, NodeError>
         }
         (Step::AcquireUncounted(..), Value::Okay) => Ok(StepAnswer::Done),
         (Step::AcquireUncounted(..), Value::Nil) => Ok(StepAnswer::Refused),
+        // The other steps are scripts. This one is a `SET`, which answers with no number.
+        (Step::AcquireUncounted(..), other) => nonsense(other),
         (_, Value::Int(0)) => Ok(StepAnswer::Refused),
         (step, Value::Int(counter)) if counter > 0 && step.counts() => {
             Ok(StepAnswer::Granted(Token(counter.unsigned_abs())))
         }
         (_, Value::Int(1)) => Ok(StepAnswer::Done),
-        (_, other) => Err(NodeError::Indeterminate(format!("an answer that makes no sense: {other:?}"))),
+        (_, other) => nonsense(other),
     }
 }
 
@@ -101,7 +104,7 @@ mod tests {
         let other = ["$-1\r\n", ":-1\r\n", ":2\r\n", "+OK\r\n"];
         for (step, refused, nonsense) in [
             (&acquire, ":0\r\n", ["$-1\r\n", ":-1\r\n", "+OK\r\n", "*1\r\n:0\r\n"]),
-            (&uncounted, "$-1\r\n", [":-1\r\n", ":2\r\n", "+QUEUED\r\n", "*0\r\n"]),
+            (&uncounted, "$-1\r\n", [":0\r\n", ":1\r\n", "+QUEUED\r\n", "*0\r\n"]),
             (&extend, ":0\r\n", other),
             (&raise, ":0\r\n", other),
             (&release, ":0\r\n", other),

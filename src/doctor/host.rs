@@ -26,7 +26,7 @@ pub fn findings(runs: &Path) -> Vec<Finding> {
     let to_test = "sudo apt-get install nftables iptables iproute2";
     vec![
         binary(),
-        tools("image builder", builder, "images when no registry can be reached", to_build),
+        tools("image builder", builder, "images when no registry can be reached, and `--client-packages`", to_build),
         tools("network tools", missing(&["nft", "iptables-nft-restore", "ip"]), "`make test` as root", to_test),
         disk("disk of runs", runs, GIB),
         disk("temporary disk", &std::env::temp_dir(), GIB),

@@ -41,7 +41,7 @@ pub fn is_of_worker(plan: &Plan, step: &Step) -> bool {
     match &step.target {
         Target::Holder => true,
         Target::Leader => false,
-        Target::Node(node) => plan.workers().any(|w| w == *node),
+        Target::Node(node) => plan.has_worker(node),
     }
 }
 

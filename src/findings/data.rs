@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::Context;
+use checker::WindowKind;
 use history::{ClusterKind, MadeBy};
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -70,9 +71,12 @@ pub struct Claim {
     seeds: String,
     /// Double-holder windows of all runs.
     windows: usize,
-    /// The longest overlap of each run with a window, in milliseconds.
+    /// The longest overlap of each run with a window, of any kind, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     overlap: Option<Span>,
+    /// The longest lease-overlap of each run that has one, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease_overlap: Option<Span>,
     /// The longest staleness of each run with a stale holder, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     staleness: Option<Span>,
@@ -296,6 +300,10 @@ impl Data {
         let windows = || runs.iter().map(|run| &run.facts.windows).filter(|windows| !windows.is_empty());
         let longest = |values: Vec<f64>| values.into_iter().reduce(f64::max);
         let overlaps = windows().filter_map(|w| longest(w.iter().map(|w| w.overlap_ms).collect()));
+        let lease_overlaps = windows().filter_map(|windows| {
+            let of_leases = windows.iter().filter(|window| window.kind == WindowKind::LeaseOverlap.name());
+            longest(of_leases.map(|window| window.overlap_ms).collect())
+        });
         let staleness = windows().filter_map(|w| longest(w.iter().filter_map(|w| w.staleness_ms).collect()));
         let joined = |tokens: &[u64]| tokens.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
         let k = runs.iter().copied().filter(is_expected).count();
@@ -309,6 +317,7 @@ impl Data {
             seeds: seeds(&runs),
             windows: windows().map(Vec::len).sum(),
             overlap: Span::of(overlaps),
+            lease_overlap: Span::of(lease_overlaps),
             staleness: Span::of(staleness),
             tokens: one_of(runs.iter().map(|run| joined(&run.facts.tokens)).filter(|tokens| !tokens.is_empty())),
             otherwise: runs.iter().filter(|run| !is_expected(run)).map(|run| otherwise(run)).collect(),

@@ -1,6 +1,9 @@
 //! Counts, latencies and tokens over time, in a fixed number of buckets: the buckets grow with the run.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
 
 use history::{ClientId, Event, HoldId, Key, Mode, ProcessName, Record, Stamp, Token};
 
@@ -124,6 +127,8 @@ pub struct SeriesBuilder {
     buckets: Vec<Bucket>,
     left_out: HashMap<ClientId, Vec<u32>>,
     sections: HashMap<ClientId, Section>,
+    /// The clients that have begun a section in each process that has not ended.
+    of_process: HashMap<ProcessName, HashSet<ClientId>>,
     attempts: HashMap<HoldId, Attempt>,
     tokens: Tokens,
 }
@@ -191,6 +196,10 @@ impl SeriesBuilder {
         if self.sections.get(&begun.client).is_none_or(|last| last.due != begun.due) {
             self.bucket(begun.due).due += 1;
             let section = Section { due: begun.due, process: process.clone(), is_waiting: true };
+            match self.of_process.get_mut(process) {
+                Some(clients) => _ = clients.insert(begun.client),
+                None => _ = self.of_process.insert(process.clone(), HashSet::from([begun.client])),
+            }
             let last = self.sections.insert(begun.client, section);
             if last.is_some_and(|last| last.is_waiting) {
                 self.bucket(at).served += 1;
@@ -217,10 +226,12 @@ impl SeriesBuilder {
     /// No section of a process that has ended waits.
     fn ended(&mut self, process: &ProcessName, at: Stamp) {
         let mut count = 0;
-        let is_its_own = |section: &&mut Section| section.is_waiting && section.process == *process;
-        for section in self.sections.values_mut().filter(is_its_own) {
-            section.is_waiting = false;
-            count += 1;
+        for client in self.of_process.remove(process).into_iter().flatten() {
+            let section = self.sections.get_mut(&client);
+            if let Some(section) = section.filter(|section| section.is_waiting && section.process == *process) {
+                section.is_waiting = false;
+                count += 1;
+            }
         }
         if count > 0 {
             self.bucket(at).served += count;
@@ -358,6 +369,21 @@ mod tests {
         acquire(&mut series, 1, 1, second(2), second(2));
         let (series, _) = series.finish();
         assert_eq!([sum(&series, |b| b.due), sum(&series, |b| b.served)], [2, 2]);
+    }
+
+    #[test]
+    fn the_end_of_a_process_visits_only_its_own_clients() {
+        let mut series = SeriesBuilder::default();
+        let clients = 20_000_u32;
+        for n in 0..clients {
+            let (client, attempt, at, key) = (ClientId(n), HoldId(n.into()), Stamp(MS), Key::new("k0"));
+            let event = Event::Acquire { client, attempt, key, intended: at, mode: Mode::Write, above: None };
+            add(&mut series, &format!("worker-{}", n + 1), at, event);
+        }
+        for n in 0..clients {
+            add(&mut series, &format!("worker-{}", n + 1), Stamp(2 * MS), Event::Finished);
+        }
+        assert_eq!(sum(&series.finish().0, |b| b.served), u64::from(clients));
     }
 
     #[test]

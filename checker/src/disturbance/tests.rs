@@ -29,6 +29,21 @@ fn a_fault_disturbs_until_its_heal_is_proved() {
 }
 
 #[test]
+fn a_fault_whose_heal_is_not_proved_goes_on_disturbing() {
+    // Healed at 5,000.
+    for (proved, at, expected) in [(None, 20_000, false), (Some(9_500), 9_001, false), (Some(5_010), 9_001, true)] {
+        let (mut s, kind, node) = (HistoryBuilder::new(), FaultKind::Pause, "redis-1");
+        s.fault(1, kind, node, 4_000, FaultPhase::Requested { asked_ns: 1_000_000_000, hold: None });
+        s.fault(1, kind, node, 4_010, FaultPhase::Injected).fault(1, kind, node, 5_000, FaultPhase::Healed);
+        s.fault(1, kind, node, 5_005, FaultPhase::Proved { from: ms(4_005), to: ms(4_995) });
+        if let Some(at) = proved {
+            s.fault(1, kind, node, at, FaultPhase::HealProved);
+        }
+        assert_eq!(is_stuck(&mut s, at), expected, "proved at {proved:?}, sent at {at}");
+    }
+}
+
+#[test]
 fn a_second_cut_prolongs_the_silence_of_the_first() {
     // The first cut from 995 to 4,005 may silence connections until 7,415. The second one ends at 5,205: a packet that
     // was lost at 995 is sent again by 5,205 + 4,210 + 400.

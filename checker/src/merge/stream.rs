@@ -71,11 +71,9 @@ impl Stream {
         }
     }
 
-    /// Takes in what all restarted processes of the resource found on disk.
-    pub fn knows(&mut self, recoveries: &[(ProcessName, u64)]) {
-        let is_later = |name: &ProcessName| name.incarnation() > self.incarnation && name.node() == self.node;
-        let later = recoveries.iter().filter(|(name, _)| is_later(name));
-        self.durable = later.map(|(_, durable)| *durable).fold(self.durable, u64::min);
+    /// Takes in what all restarted processes of its node found on disk.
+    pub fn knows(&mut self, recoveries: &Recoveries) {
+        self.durable = self.durable.min(recoveries.after(self.incarnation));
     }
 
     /// Returns whether an event is an admission that is known to be undone.
@@ -90,6 +88,29 @@ impl Stream {
             Life::Running | Life::Cut => Some(self.last),
             Life::Over => None,
         }
+    }
+}
+
+/// The numbers that the restarted processes of a node found on disk: the number of each start, in order, and the least
+/// number that was found by it or by a later one.
+pub(super) struct Recoveries(Vec<(u32, u64)>);
+
+impl Recoveries {
+    /// Sorts the numbers of starts and what they found.
+    pub fn of(mut found: Vec<(u32, u64)>) -> Recoveries {
+        found.sort_unstable();
+        let mut least = u64::MAX;
+        for (_, durable) in found.iter_mut().rev() {
+            least = least.min(*durable);
+            *durable = least;
+        }
+        Recoveries(found)
+    }
+
+    /// The least number that a process found which was started after another one.
+    fn after(&self, incarnation: u32) -> u64 {
+        let later = self.0.partition_point(|(start, _)| *start <= incarnation);
+        self.0.get(later).map_or(u64::MAX, |(_, least)| *least)
     }
 }
 

@@ -440,3 +440,24 @@ fn many_recoveries_are_looked_up_soon() {
     }
     assert_eq!(merge.unjudgeable(), None);
 }
+
+#[test]
+fn a_process_visits_no_restart_of_which_the_merge_was_told() {
+    let restarts = (2..=100_000_u32).map(|n| (ProcessName::new(format!("resource#{n}")), u64::from(n)));
+    let mut merge = Merge::default();
+    merge.know_recoveries(restarts.collect());
+    for n in 1..=5_000_u32 {
+        let stream = merge.stream(&ProcessName::new(format!("resource#{n}"))).unwrap();
+        assert_eq!(merge.streams[stream].durable, u64::from(n) + 1, "after start {n}");
+    }
+    // A later restart may have found less.
+    let mut merge = Merge::default();
+    let found = [("resource#4", 9), ("resource#2", 5), ("resource#3", 3), ("other#5", 1)];
+    merge.know_recoveries(found.map(|(name, durable)| (name.into(), durable)).to_vec());
+    let of_start = |merge: &mut Merge, name: &str| {
+        let stream = merge.stream(&name.into()).unwrap();
+        merge.streams[stream].durable
+    };
+    let durable = ["resource", "resource#2", "resource#3", "resource#4"].map(|name| of_start(&mut merge, name));
+    assert_eq!(durable, [3, 3, 9, u64::MAX]);
+}

@@ -173,10 +173,12 @@ impl Fairness {
             // prove that the attempt was in the queue.
             let may_leave = |a: &Attempt| a.let_go.is_none() || a.undoing.is_some();
             let waits = |a: &&Attempt| a.grant.is_none() && may_leave(a) && !a.is_orphan;
-            let open = run.attempts.iter().filter(|a| a.key == hold.key).filter(waits);
+            let open = run.attempts_of(hold.key).filter(waits);
             let oldest = open.map(|a| a.sent.at).min().unwrap_or(grant.ok.at);
             grants.holds.retain(|other| other.ok >= oldest);
-            grants.max = KEPT_MIN.max(2 * grants.holds.len());
+            // So many further holds pay for the next visit to all of these.
+            let kept = grants.holds.len();
+            grants.max = kept + kept.max(run.attempts_of(hold.key).count());
         }
         let (hold, sent, ok) = (hold.id, hold.sent.at, grant.ok.at);
         grants.holds.push(Granted { hold, sent, ok, mode: grant.mode, place: grant.place });

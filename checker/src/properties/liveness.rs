@@ -4,6 +4,7 @@
 mod blocked_keys;
 mod deadlocks;
 mod key_watch;
+mod open_attempts;
 mod stuck;
 
 use std::time::Duration;
@@ -26,8 +27,9 @@ use crate::{
 pub use deadlocks::{Deadlock, DeadlockEnd};
 pub use stuck::StuckAttempt;
 
-use blocked_keys::{BlockedKeys, Found};
+use blocked_keys::BlockedKeys;
 use deadlocks::Deadlocks;
+use stuck::Found;
 
 /// A key that the kill of its holder blocked.
 #[derive(Debug, Clone, PartialEq, Serialize)]

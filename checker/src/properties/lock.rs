@@ -219,7 +219,8 @@ impl Lock {
         stale.writes += u64::from(is_write);
         stale.reads += u64::from(!is_write);
         if stale.acts.len() < ACTS_MAX {
-            stale.acts.push(StaleAct { mark, op: *op, note: noted });
+            let had_since = stale_cause::had_since(run, hold, mark.at);
+            stale.acts.push(StaleAct { mark, op: *op, had_since, note: noted });
         }
     }
 
@@ -270,7 +271,7 @@ impl Lock {
         let is_resource = run.process(process).node.as_str() == "resource";
         for stale in self.stale.iter_mut().rev().take_while(|stale| stale.closed >= span.0) {
             if is_resource {
-                stale.hold.resource_stalls.push(span);
+                stale.hold.resource_stalls.get_or_insert_default().push(span);
             } else if stale.hold.process == process {
                 stale.hold.stalls.push(span);
             }
@@ -345,7 +346,7 @@ impl Judge for Lock {
 
     fn on_entitlement_end(&mut self, run: &Run, hold: &Attempt, end: Stamp) {
         let Some(grant) = hold.grant else { return };
-        self.killed.ended(hold);
+        self.killed.ended(run, hold);
         let of_hold = |found: &mut Overlap| found.holds.iter().any(|entitled| entitled.hold.id == hold.id);
         self.overlaps.extend(self.instants.extract_if(.., of_hold).filter(|found| found.from < end));
         self.is_tested |= hold.ended_by().is_none() && !rules::is_dead_claim(grant.ok.at, hold.promise);
@@ -401,7 +402,9 @@ impl Judge for Lock {
             key.open.swap_remove(&attempt.id);
             key.unfollowed.retain(|id| *id != attempt.id);
             if watch.stale.is_some() {
-                self.stale.push(StaleHold { hold: attempt.clone(), watch, closed: run.now });
+                let mut hold = attempt.clone();
+                hold.resource_stalls = Some(run.resource_stalls(attempt));
+                self.stale.push(StaleHold { hold, watch, closed: run.now });
             }
         }
     }

@@ -422,7 +422,7 @@ impl Judge for Release {
             owner: u.owner,
             witness: vec![u.owner_ok.seq, u.invoked.seq, u.answered.seq],
         });
-        let left = self.unreleased.found();
+        let left = self.unreleased.found(run);
         let left_behind = left.len();
         let times = plural(left_behind as u64, "time", "times");
         let reason = format!("a node refused an attempt for a key that everybody had let go of: {times}");
@@ -438,7 +438,7 @@ impl Judge for Release {
             unsafe_releases: places.len() as u64,
             left_behind: left_behind as u64,
             faults: faults.collect(),
-            leftovers: left.take(LISTED).cloned().collect(),
+            leftovers: left.into_iter().take(LISTED).cloned().collect(),
             reasons: if left_behind > 0 { vec![reason] } else { Vec::new() },
         };
         vec![(None, release)]

@@ -43,9 +43,7 @@ impl FaultParameters for Stop {
         let (is_worker, is_server) = match target {
             Target::Holder => (true, false),
             Target::Leader => (false, true),
-            Target::Node(node) => {
-                (cluster.workload.workers().any(|worker| worker == *node), cluster.lock_nodes.contains(node))
-            }
+            Target::Node(node) => (cluster.workload.has_worker(node), cluster.lock_nodes.contains(node)),
         };
         if cluster.servers.many_processes && is_server {
             return Err("SIGSTOP stops the first process of the server, and its other processes would go on; use \

@@ -296,7 +296,7 @@ impl Plan {
                 return Err(format!("`leader`: the servers of backend {backend} elect no leader; name a node instead"));
             }
             Target::Node(node)
-                if !self.workers().any(|w| w == *node)
+                if !self.has_worker(node)
                     && !self.planned_cluster().may_be_lock_node(node)
                     && node.as_str() != "resource" =>
             {

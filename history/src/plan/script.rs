@@ -12,7 +12,7 @@ impl Plan {
         for (index, scripted) in self.workload.script.iter().enumerate() {
             let Scripted { worker, from, sections, every, writes, attempts, .. } = scripted;
             let failed = |problem: String| Err(format!("part {} (of {worker}): {problem}", index + 1));
-            if !self.workers().any(|w| w == *worker) {
+            if !self.has_worker(worker) {
                 return failed(format!("no such worker; there are worker-1 to worker-{}", self.workload.workers));
             }
             if *sections == 0 || *sections > SECTIONS_MAX {

@@ -1,11 +1,13 @@
 //! The lock on a primary with replicas, against servers and sentinels that say what a test lets them say.
 
 use std::{
+    future::{pending, ready},
     net::Ipv4Addr,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
+    vec::IntoIter,
 };
 
 use futures::FutureExt;
@@ -302,6 +304,17 @@ async fn a_sentinel_names_a_server_by_its_address() {
     {
         assert_eq!(sentinels(1).server_at(host, port).await, found, "{host}:{port}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_without_an_answer_is_soon_given_up() {
+    let [known, other] = [1, 2].map(|host| SocketAddr::from((Ipv4Addr::new(127, 0, 0, host), 7001)));
+    for (addresses, found) in [(vec![], false), (vec![other], false), (vec![other, known], true)] {
+        assert_eq!(is_one_of(known, ready(Ok(addresses.into_iter()))).await, found);
+    }
+    let began = time::Instant::now();
+    assert!(!is_one_of(known, pending::<io::Result<IntoIter<SocketAddr>>>()).await);
+    assert!(began.elapsed() <= 2 * ASK_TIMEOUT, "{:?}", began.elapsed());
 }
 
 #[tokio::test]

@@ -33,6 +33,24 @@ fn a_run_that_was_not_made_is_left_out_of_a_span() {
 }
 
 #[test]
+fn a_lease_overlap_is_not_as_long_as_the_act_of_a_stale_holder() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut data = Data::read(dir.path(), "suites/kleppmann.toml".as_ref()).unwrap();
+    let mut both = run("E4", 0);
+    let windows = r#"[{"kind":"stale-holder","causes":["pause"],"overlap_ms":9000.0,"staleness_ms":9500.0},
+                      {"kind":"lease-overlap","causes":["pause"],"overlap_ms":200.0},
+                      {"kind":"lease-overlap","causes":["pause"],"overlap_ms":700.0}]"#;
+    both.facts.windows = serde_json::from_str(windows).unwrap();
+    let mut stale = run("E4", 1);
+    stale.facts.windows = both.facts.windows[..1].to_vec();
+    data.runs.insert("docker".to_owned(), vec![both, stale]);
+    let claim = data.claim("E4", "docker").unwrap();
+    assert_eq!(claim.overlap.unwrap().max, 9000.0);
+    let leases = claim.lease_overlap.unwrap();
+    assert_eq!((leases.min, leases.max), (700.0, 700.0), "the other run has none");
+}
+
+#[test]
 fn a_run_that_was_not_made_is_told_with_its_errors() {
     let errors = vec!["no engine".to_owned(), "no memory".to_owned()];
     let tests = vec![TestCase::new("run", TestResult::Error, errors)];

@@ -1,8 +1,11 @@
+use std::time::Duration;
+
 use history::{FailureReason, HoldId, Outcome, Topology};
 
 use super::*;
 use crate::{
-    history_builder::{HistoryBuilder, ms},
+    history_builder::{HistoryBuilder, ms, plan},
+    holds::{EventRef, Granted},
     properties::Property,
 };
 
@@ -269,4 +272,26 @@ fn a_client_that_still_waits_when_the_record_ends_has_waited_until_then() {
     let found = fairness(&builder);
     let waits: Vec<f64> = found.clients.iter().map(|client| client.longest_wait_ms).collect();
     assert_eq!((waits.as_slice(), found.longest_wait_ms), (&[10.0, 802.0][..], 802.0));
+}
+
+#[test]
+fn an_acquisition_visits_no_attempt_at_another_key() {
+    let mut run = Run::new(plan());
+    run.add_process(0, |_| ProcessName::from("worker-1"));
+    for n in 1..=60_000_u32 {
+        let (client, attempt, key, at) = (ClientId(n), HoldId(n.into()), Key::numbered(n), Stamp(n.into()));
+        let event = Event::Acquire { client, attempt, key, intended: at, mode: Mode::Write, above: None };
+        run.apply(&Entry { at, seq: n.into(), process: 0, event, is_undone: false });
+    }
+    let key = run.intern(&Key::from("k0"));
+    let mut fairness = Fairness::default();
+    for n in 100_000..200_000 {
+        let sent = EventRef { at: Stamp(n), seq: n };
+        let mut hold = Attempt::new(HoldId(n), key, Mode::Write, ClientId(0), 0, sent);
+        let (lease, at, place) = (Duration::from_secs(2), sent.at, Some(n));
+        hold.acquired(sent, Granted { token: None, lease, granted_after: at, place, promised_from: at });
+        fairness.acquired(&run, &hold);
+    }
+    assert_eq!(fairness.overtaken, []);
+    assert!(fairness.grants[&key].holds.len() <= KEPT_MIN);
 }

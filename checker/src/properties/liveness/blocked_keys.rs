@@ -22,8 +22,10 @@
 //! may have granted it. The program may do so until it says that it released the hold, or a later hold excludes it.
 //! Meanwhile a finding decides nothing. `docs/client-protocol.md` says which holds a program may renew.
 
+mod found;
+
 use std::{
-    collections::{BTreeMap, btree_map},
+    collections::{BTreeMap, BTreeSet, btree_map},
     time::Duration,
 };
 
@@ -43,28 +45,22 @@ use crate::{
 };
 
 use super::{
-    key_watch::{Finding, Kept, KeyWatch, LastHolder, LastHolders, Open},
+    key_watch::{Finding, Kept, KeyWatch, LastHolder, LastHolders},
+    open_attempts::Open,
     stuck::{StuckAttempt, StuckKind},
 };
 
 /// The most stuck waits that are kept of a key, and the most of those that a client program's hold may excuse.
 const FOUND_MAX: usize = 20;
 
-/// The findings at the end of a run.
-#[derive(Default)]
-pub(crate) struct Found {
-    /// Attempts that prove that a key was not free in time.
-    pub stuck: Vec<StuckAttempt>,
-    /// Attempts that would prove it, had the host's clock not stepped before.
-    pub after_step: u64,
-    /// Attempts that would prove it, if a client program had not been able to renew its hold of the key.
-    pub kept: u64,
-}
-
 /// Watches all keys.
 #[derive(Default)]
 pub(crate) struct BlockedKeys {
     keys: BTreeMap<usize, KeyWatch>,
+    /// The open attempts of each process, with their keys.
+    of_process: FxHashMap<usize, FxHashMap<HoldId, usize>>,
+    /// Keys that may have findings.
+    with_findings: FxHashSet<usize>,
     /// Of the other keys.
     quiet: LastHolders,
     /// A client that may have held any key.
@@ -93,7 +89,7 @@ impl BlockedKeys {
             }
             Event::Behind { attempt } => {
                 if let Some(attempt) = run.attempt(*attempt) {
-                    let open = self.key(attempt.key).open.iter_mut().find(|open| open.id == attempt.id);
+                    let open = self.key(attempt.key).open.get_mut(attempt.id);
                     open.into_iter().for_each(|open| open.behind = attempt.behind);
                 }
             }
@@ -114,8 +110,7 @@ impl BlockedKeys {
                 if let Some(attempt) = run.attempt(*attempt).filter(|_| answers.iter().any(is_gone)) {
                     let until = mark.at.plus(self.lease);
                     let key = self.key(attempt.key);
-                    let of_this = key.open.iter_mut().filter(|open| open.id == attempt.id);
-                    of_this.for_each(|open| open.is_undone = true);
+                    key.open.get_mut(attempt.id).into_iter().for_each(|open| open.is_undone = true);
                     key.forgets(until, |kept| kept.id == attempt.id);
                 }
             }
@@ -125,9 +120,10 @@ impl BlockedKeys {
                     let is_kept = run.plan.program.is_some() && hold.grant.is_some();
                     let kept = is_kept.then(|| Kept::of(hold, mark.at));
                     let key = self.key(hold.key);
-                    if key.take(hold.id).is_some() {
+                    if let Some(open) = key.take(hold.id) {
                         key.extend(until, false);
                         key.kept.extend(kept);
+                        self.closes(&open);
                     }
                 }
             }
@@ -151,7 +147,7 @@ impl BlockedKeys {
                         self.withdraw(*since, mark.at);
                     }
                 } else if matches!(phase, FaultPhase::Injected | FaultPhase::Unplanned { .. })
-                    && run.plan.workers().any(|worker| worker == *node)
+                    && run.plan.has_worker(node)
                 {
                     self.died(run, *fault, phase, node);
                 }
@@ -194,7 +190,7 @@ impl BlockedKeys {
     /// Notes that a process of a worker has died.
     fn died(&mut self, run: &Run, fault: FaultId, phase: &FaultPhase, node: &NodeName) {
         let (processes, dead) = (self.ended_by(run, fault, phase, node), run.now);
-        self.killed(&processes, dead);
+        self.killed(run, &processes, dead);
         let unknown_since = if processes.is_empty() {
             // The record has nothing of the process, which began after the end of every known process of the node.
             let ends = run.processes_on(node).filter_map(|process| run.process(process).cut_at);
@@ -223,8 +219,23 @@ impl BlockedKeys {
 
     /// Withdraws the findings that rest on anything between two stamps.
     fn withdraw(&mut self, from: Stamp, until: Stamp) {
-        for key in self.keys.values_mut() {
+        let BlockedKeys { keys, with_findings, .. } = self;
+        with_findings.retain(|number| {
+            let Some(key) = keys.get_mut(number) else { return false };
             key.found.retain(|finding| finding.to < from || until < finding.from);
+            !key.found.is_empty()
+        });
+    }
+
+    /// Notes that an attempt is open no longer.
+    fn closes(&mut self, open: &Open) {
+        self.of_process.get_mut(&open.process).into_iter().for_each(|of| _ = of.remove(&open.id));
+    }
+
+    fn add(&mut self, key: usize, finding: Option<Finding>) {
+        if let Some(finding) = finding {
+            self.with_findings.insert(key);
+            self.key(key).found.push(finding);
         }
     }
 
@@ -257,15 +268,17 @@ impl BlockedKeys {
             // The client has begun another attempt, whether or not it reported the end of this attempt.
             let until = attempt.sent.at.plus(self.lease);
             // Under a hold the client may take a further lock, and the hold ends with its release.
-            let is_in_use = |open: &Open| takes_several && open.id == id && open.is_hold;
-            let key = self.keys.get_mut(&key).filter(|key| !key.open.iter().any(is_in_use));
+            let is_in_use = |open: &Open| takes_several && open.is_hold;
+            let key = self.keys.get_mut(&key).filter(|key| !key.open.get(id).is_some_and(is_in_use));
             if let Some((key, open)) = key.and_then(|key| key.take(id).map(|open| (key, open))) {
                 key.possessed(open.sent.at, until);
                 if open.is_hold {
                     self.presumed_over.insert(id);
                 }
+                self.closes(&open);
             }
         }
+        self.of_process.entry(attempt.process).or_default().insert(attempt.id, attempt.key);
         let (left_until, bound) = (attempt.sent.at.plus(self.lease), self.bound());
         self.key(attempt.key).sent(attempt, left_until, bound);
     }
@@ -282,16 +295,18 @@ impl BlockedKeys {
         // A hold that was granted before, and that this one excludes, is over.
         key.forgets(until, |kept| kept.is_excluded_by(&grant));
         let granted = |open: &Open| run.attempt(open.id).and_then(|hold| hold.grant);
-        let is_excluded = |open: &Open| open.is_hold && granted(open).is_some_and(|former| grant.is_later(&former));
-        let excluded: Vec<HoldId> = key.open.extract_if(.., |open| is_excluded(open)).map(|open| open.id).collect();
-        key.found.extend(finding);
+        let is_excluded = |open: &Open| granted(open).is_some_and(|former| grant.is_later(&former));
+        let excluded = key.open.remove_holds(is_excluded);
         key.open.push(Open { is_hold: true, ..open });
-        self.presumed_over.extend(excluded);
+        self.add(hold.key, finding);
+        excluded.iter().for_each(|open| self.closes(open));
+        self.presumed_over.extend(excluded.iter().map(|open| open.id));
     }
 
     fn failed(&mut self, run: &Run, attempt: &Attempt, mark: EventRef, is_refused: bool, why: FailureReason) {
         let until = mark.at.plus(self.lease);
         let Some(mut open) = self.key(attempt.key).take(attempt.id) else { return };
+        self.closes(&open);
         if why == FailureReason::Cancelled && self.is_unanswered(run, attempt, mark.at) {
             open.behind.get_or_insert(attempt.sent);
         }
@@ -307,15 +322,14 @@ impl BlockedKeys {
         // The client did not take the lock, but its program may have granted it.
         let is_left = matches!(why, FailureReason::Validity | FailureReason::Cancelled) && !open.is_undone;
         let kept = (run.plan.program.is_some() && is_left).then(|| Kept::of(attempt, mark.at));
-        let key = self.key(attempt.key);
-        key.kept.extend(kept);
-        key.found.extend(finding);
+        self.key(attempt.key).kept.extend(kept);
+        self.add(attempt.key, finding);
     }
 
     /// Returns the stamp since which no client can have had the key, if the record shows that. A client program may
     /// still keep the key.
     fn free_since(&self, run: &Run, key: &KeyWatch) -> Option<Stamp> {
-        let is_free = !key.open.iter().any(|open| open.is_hold);
+        let is_free = !key.open.has_hold();
         let from_before = run.start.unwrap_or_default().plus(self.lease);
         self.disturbances.quiet_since().filter(|_| is_free).map(|since| key.last.until.max(since).max(from_before))
     }
@@ -349,6 +363,7 @@ impl BlockedKeys {
             let newest = key.found.iter().rposition(is_alike);
             newest.into_iter().for_each(|place| drop(key.found.remove(place)));
         }
+        self.with_findings.insert(attempt.key);
         key.found.push(Finding {
             from: attempt.sent.at,
             to: mark.at,
@@ -389,40 +404,50 @@ impl BlockedKeys {
     /// Judges the attempts of a process that ends in good order, because they wait no longer. Its holds are over.
     fn finished(&mut self, run: &Run, process: usize, mark: EventRef) {
         let until = mark.at.plus(self.lease);
-        self.keys.values_mut().for_each(|key| key.forgets(until, |kept| kept.process == process));
-        let is_waiter = |open: &&Open| open.process == process && open.behind.is_some() && !open.is_hold;
-        let of_key = |(key, watch): (&usize, &KeyWatch)| {
-            let waiters: Vec<Open> = watch.open.iter().filter(is_waiter).copied().collect();
-            waiters.into_iter().map(|open| (*key, open)).collect::<Vec<_>>()
-        };
-        for (key, open) in self.keys.iter().flat_map(of_key).collect::<Vec<_>>() {
-            let finding = self.waited(run, key, &open, Stamp(0), mark);
-            self.key(key).found.extend(finding);
+        self.renews_no_more(run, &[process], until);
+        let of_process = self.of_process.get(&process).into_iter().flatten();
+        let open = of_process.filter_map(|(id, key)| {
+            let open = &self.keys.get(key)?.open;
+            Some((*key, open.place(*id)?, *open.get(*id)?))
+        });
+        let mut open: Vec<(usize, usize, Open)> = open.collect();
+        open.sort_unstable_by_key(|(key, place, _)| (*key, *place));
+        for (key, _, open) in open.iter().filter(|(.., open)| open.behind.is_some() && !open.is_hold) {
+            let finding = self.waited(run, *key, open, Stamp(0), mark);
+            self.add(*key, finding);
         }
         // A process that has finished renews nothing.
-        for key in self.keys.values_mut() {
-            if key.open.extract_if(.., |open| open.process == process && open.is_hold).count() > 0 {
-                key.extend(until, false);
-            }
+        for (number, ..) in open.iter().filter(|(.., open)| open.is_hold) {
+            let key = self.key(*number);
+            let over = key.open.remove_holds(|open| open.process == process);
+            key.extend(until, false);
+            over.iter().for_each(|open| self.closes(open));
+        }
+    }
+
+    /// No program of these processes renews a hold any more.
+    fn renews_no_more(&mut self, run: &Run, processes: &[usize], until: Stamp) {
+        if run.plan.program.is_some() {
+            self.keys.values_mut().for_each(|key| key.forgets(until, |kept| processes.contains(&kept.process)));
         }
     }
 
     /// Notes the end of killed processes. Their keys stay blocked for a lease, which their last requests may have
     /// renewed.
-    fn killed(&mut self, processes: &[usize], at: Stamp) {
+    fn killed(&mut self, run: &Run, processes: &[usize], at: Stamp) {
         let until = at.plus(self.lease);
-        for key in self.keys.values_mut() {
-            key.forgets(until, |kept| processes.contains(&kept.process));
-            let is_dead = |open: &Open| processes.contains(&open.process);
-            if let Some(first) = key.open.iter().filter(|open| is_dead(open)).map(|open| open.sent.at).min() {
-                let has_hold = key.open.iter().any(|open| is_dead(open) && open.is_hold);
-                key.open.retain(|open| !is_dead(open));
-                if !has_hold {
-                    key.possessed(first, until);
-                }
-                key.last.is_after_kill = true;
-                key.extend(until, true);
+        self.renews_no_more(run, processes, until);
+        let of_processes = processes.iter().filter_map(|process| self.of_process.remove(process));
+        let keys: BTreeSet<usize> = of_processes.flat_map(FxHashMap::into_values).collect();
+        for number in keys {
+            let Some(key) = self.keys.get_mut(&number) else { continue };
+            let dead = key.open.remove(|open| processes.contains(&open.process));
+            let Some(first) = dead.iter().map(|open| open.sent.at).min() else { continue };
+            if !dead.iter().any(|open| open.is_hold) {
+                key.possessed(first, until);
             }
+            key.last.is_after_kill = true;
+            key.extend(until, true);
         }
     }
 
@@ -435,43 +460,6 @@ impl BlockedKeys {
             key.extend(until, true);
         }
         self.of_any = self.of_any.later(LastHolder { until, is_after_kill: true });
-    }
-
-    /// Returns the findings, ordered by time. If the record was cut short, only findings that no later event can
-    /// refute. After a step of the host's clock no attempt counts as stuck: leases may rest on the clock.
-    pub fn found(self, run: &Run, is_whole: bool) -> Found {
-        let mut found = Found::default();
-        let stepped = run.stalls.steps.iter().map(|step| step.span.0).min();
-        // In a record that was cut short, a later event could show that such a hold was in use.
-        let presumed_over = self.presumed_over.iter().filter(|_| !is_whole).filter_map(|hold| run.attempt(*hold));
-        let presumed_over: Vec<(usize, Stamp)> = presumed_over.map(|hold| (hold.key, hold.sent.at)).collect();
-        for (number, key) in self.keys {
-            let may_have_had = |finding: &Finding| {
-                // An open hold is not counted: the record shows when a hold had the key.
-                let waits_alike = is_whole && finding.is_waiter;
-                let is_counted = |open: &&Open| !open.is_hold && (open.behind.is_none() || !waits_alike);
-                let open = key.open.iter().filter(is_counted).map(|open| open.sent.at);
-                let over = presumed_over.iter().filter(|(key, _)| *key == number).map(|(_, sent)| *sent);
-                open.chain(over).any(|sent| sent <= finding.to)
-            };
-            let stands = |finding: &&Finding| finding.stands(self.lease) && !may_have_had(finding);
-            // Of the refusals of a key, one counts.
-            let mut is_told = [false; 2];
-            for finding in key.found.iter().filter(stands) {
-                if !finding.is_waiter && std::mem::replace(&mut is_told[usize::from(finding.is_kept)], true) {
-                    continue;
-                }
-                if stepped.is_some_and(|stepped| stepped <= finding.to) {
-                    found.after_step += 1;
-                } else if finding.is_kept {
-                    found.kept += 1;
-                } else {
-                    found.stuck.push(finding.stuck.clone());
-                }
-            }
-        }
-        found.stuck.sort_by(|a, b| a.at_ms.total_cmp(&b.at_ms).then(a.attempt.cmp(&b.attempt)));
-        found
     }
 
     /// The stamp since which nothing has been disturbed; `None` while a fault is on.

@@ -6,35 +6,15 @@ use history::{ClientId, HoldId, Mode, Stamp};
 use rustc_hash::FxHashSet;
 
 use crate::{
-    holds::{Attempt, EventRef, Grant},
+    holds::{Attempt, Grant},
     per_key::PerKey,
     rules,
 };
 
-use super::stuck::StuckAttempt;
-
-/// An attempt that has not ended, or a hold that is in use.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Open {
-    pub id: HoldId,
-    pub process: usize,
-    pub sent: EventRef,
-    pub is_hold: bool,
-    pub behind: Option<EventRef>,
-    /// When the first attempt was sent that overlaps this one: directly, or by a chain of attempts. The contention of
-    /// the key may have begun earlier.
-    pub meets: Option<Stamp>,
-    /// True if a client program said that it has released the lock of the attempt, or does not have it.
-    pub is_undone: bool,
-}
-
-impl Open {
-    /// An attempt that was sent just now.
-    pub fn of(attempt: &Attempt) -> Open {
-        let Attempt { id, process, sent, .. } = *attempt;
-        Open { id, process, sent, is_hold: false, behind: None, meets: None, is_undone: false }
-    }
-}
+use super::{
+    open_attempts::{Open, OpenAttempts},
+    stuck::StuckAttempt,
+};
 
 /// A hold that its client uses no longer, and that a client program may still renew: the program has not said that it
 /// released the hold.
@@ -131,7 +111,7 @@ impl LastHolders {
 /// A key that has open attempts, or findings.
 #[derive(Debug, Default)]
 pub(crate) struct KeyWatch {
-    pub open: Vec<Open>,
+    pub open: OpenAttempts,
     pub last: LastHolder,
     pub kept: Vec<Kept>,
     pub found: Vec<Finding>,
@@ -139,17 +119,42 @@ pub(crate) struct KeyWatch {
     pub looks: BTreeMap<usize, (Stamp, Stamp)>,
     /// The last time in which attempts may have refused each other.
     pub contended: Option<Contention>,
-    /// Attempts that were refused at the last stamp of a refusal.
-    pub refused: Vec<Refused>,
+    pub refused: Refused,
 }
 
-/// An attempt that was refused.
-#[derive(Debug, Clone, Copy)]
+/// The attempts that were refused at the last stamp of a refusal.
+#[derive(Debug, Default)]
 pub(crate) struct Refused {
-    client: ClientId,
     at: Stamp,
-    /// When it was sent. If earlier attempts overlap this one, the key's contention begins with them.
-    sent: Stamp,
+    /// When the first of them was sent, and its client. If earlier attempts overlap it, the key's contention begins
+    /// with them.
+    first: Option<(Stamp, ClientId)>,
+    /// When the first one of another client was sent.
+    first_of_others: Option<Stamp>,
+}
+
+impl Refused {
+    fn add(&mut self, client: ClientId, at: Stamp, sent: Stamp) {
+        if at != self.at {
+            *self = Refused { at, ..Refused::default() };
+        }
+        match self.first {
+            Some((first, of)) if of != client => {
+                let later = if sent < first { first } else { sent };
+                self.first_of_others = Some(self.first_of_others.map_or(later, |others| others.min(later)));
+                if sent < first {
+                    self.first = Some((sent, client));
+                }
+            }
+            first => self.first = Some((first.map_or(sent, |(first, _)| first.min(sent)), client)),
+        }
+    }
+
+    /// When the first attempt was sent that was refused at a stamp, and is not of this client.
+    fn first_not_of(&self, client: ClientId, at: Stamp) -> Option<Stamp> {
+        let (first, of) = self.first.filter(|_| self.at == at)?;
+        if of == client { self.first_of_others } else { Some(first) }
+    }
 }
 
 /// A time in which attempts may have refused each other, because each had a part of the servers. A part may stay for a
@@ -172,11 +177,8 @@ impl KeyWatch {
     /// parts of such an attempt may stay.
     pub fn sent(&mut self, attempt: &Attempt, left_until: Stamp, bound: Duration) {
         let now = attempt.sent.at;
-        self.refused.retain(|refused| refused.at == now);
-        let ended = self.refused.iter().filter(|refused| refused.client != attempt.client).map(|refused| refused.sent);
-        let ended = ended.min();
-        let waiting = self.open.iter_mut().filter(|open| !open.is_hold);
-        let first = waiting.map(|open| *open.meets.get_or_insert(open.sent.at)).chain(ended).min();
+        let ended = self.refused.first_not_of(attempt.client, now);
+        let first = self.open.met_by_next().into_iter().chain(ended).min();
         self.open.push(Open { meets: first, ..Open::of(attempt) });
         if let Some(from) = ended {
             let from = self.contended(from, left_until);
@@ -190,7 +192,7 @@ impl KeyWatch {
         if let Some(from) = open.meets {
             self.contended(from, left_until);
         }
-        self.refused.push(Refused { client, at, sent: open.sent.at });
+        self.refused.add(client, at, open.sent.at);
     }
 
     /// Notes that attempts were refused that overlap each other since `from`. Parts that they had may stay on servers
@@ -247,7 +249,6 @@ impl KeyWatch {
     }
 
     pub fn take(&mut self, id: HoldId) -> Option<Open> {
-        let i = self.open.iter().position(|open| open.id == id)?;
-        Some(self.open.swap_remove(i))
+        self.open.take(id)
     }
 }

@@ -40,6 +40,17 @@ pub struct StuckAttempt {
     pub witness: Vec<u64>,
 }
 
+/// The findings at the end of a run.
+#[derive(Default)]
+pub(crate) struct Found {
+    /// Attempts that prove that a key was not free in time.
+    pub stuck: Vec<StuckAttempt>,
+    /// Attempts that would prove it, had the host's clock not stepped before.
+    pub after_step: u64,
+    /// Attempts that would prove it, if a client program had not been able to renew its hold of the key.
+    pub kept: u64,
+}
+
 impl StuckAttempt {
     /// An attempt that ended at `mark`. No client can have held its key since `since`.
     pub(super) fn new(run: &Run, attempt: &Attempt, kind: StuckKind, since: Stamp, mark: EventRef) -> StuckAttempt {

@@ -1,7 +1,10 @@
 //! Promises to killed clients: a lease lasts until the promise end although nobody is left to use it. If the service
 //! grants the key to another client before that end, it has broken its promise, and no two entitlements show it.
 
-use history::{FaultId, Promise, Stamp};
+use std::collections::hash_map;
+
+use history::{FaultId, HoldId, Promise, Stamp};
+use rustc_hash::FxHashMap;
 
 use crate::{
     hold_summary::HoldSummary,
@@ -12,13 +15,21 @@ use crate::{
 
 use super::evidence::{Entitled, Overlap, Renewed};
 
+/// The fewest killed holds that are kept before those whose promise has ended are dropped.
+const KEPT_MIN: usize = 64;
+
 /// The holds of killed processes, and those that were cut short.
 #[derive(Default)]
 pub(crate) struct KilledHolds {
-    /// The holds whose promise may still run. Of a hold that is open, the shared state knows more.
-    running: Vec<Attempt>,
+    /// The holds whose promise may still run, by key. Of a hold that is open, the shared state knows more.
+    running: FxHashMap<usize, Vec<Attempt>>,
+    /// The number of these holds, and the number at which those whose promise has ended are dropped.
+    kept: usize,
+    kept_max: usize,
     /// Each killed hold, and the first that was granted inside its promise.
     cut_short: Vec<CutShort>,
+    /// The places of killed holds in `cut_short`.
+    places: FxHashMap<HoldId, usize>,
 }
 
 /// A killed hold, and the first that was granted inside its promise.
@@ -32,28 +43,38 @@ struct CutShort {
 
 impl KilledHolds {
     /// An entitlement has ended.
-    pub fn ended(&mut self, hold: &Attempt) {
-        if is_killed(hold) {
-            self.running.push(hold.clone());
+    pub fn ended(&mut self, run: &Run, hold: &Attempt) {
+        if ends_with_client(run) || !is_killed(hold) {
+            return;
+        }
+        self.running.entry(hold.key).or_default().push(hold.clone());
+        self.kept += 1;
+        if self.kept >= self.kept_max.max(KEPT_MIN) {
+            self.running.retain(|key, holds| {
+                drop_ended(run, *key, holds, run.now);
+                !holds.is_empty()
+            });
+            self.kept = self.running.values().map(Vec::len).sum();
+            self.kept_max = 2 * self.kept;
         }
     }
 
-    /// A hold was acquired: it may cut killed holds short.
+    /// A hold was acquired: it may cut killed holds of its key short.
     pub fn acquired(&mut self, run: &Run, second: &Attempt, grant: &Grant) {
-        // The lock of a program may be a session, which ends with the program.
-        if run.plan.servers.promise != Promise::Lease || run.plan.program.is_some() {
+        if ends_with_client(run) {
             return;
         }
-        for hold in &mut self.running {
-            if let Some(newer) = run.attempt(hold.id) {
-                hold.clone_from(newer);
+        let KilledHolds { running, kept, cut_short, places, .. } = self;
+        if let hash_map::Entry::Occupied(mut holds) = running.entry(second.key) {
+            *kept -= drop_ended(run, second.key, holds.get_mut(), grant.ok.at);
+            if holds.get().is_empty() {
+                holds.remove();
             }
         }
-        self.running.retain(|hold| rules::is_renewed_in_time(grant.ok.at, hold.promise));
-        let retired = self.running.iter().filter(|hold| hold.key == second.key);
+        let retired = running.get(&second.key).into_iter().flatten();
         let killed = run.live(second.key).filter(|hold| is_killed(hold)).chain(retired);
         for first in killed.filter(|first| is_cut_short_by(first, grant)) {
-            add(&mut self.cut_short, run, first, second, grant);
+            add(cut_short, places, run, first, second, grant);
         }
     }
 
@@ -69,7 +90,8 @@ impl KilledHolds {
 
     /// No later event of the attempt matters.
     pub fn closed(&mut self, run: &Run, attempt: &Attempt) {
-        if let Some(hold) = self.running.iter_mut().find(|hold| hold.id == attempt.id) {
+        let mut of_key = self.running.get_mut(&attempt.key).into_iter().flatten();
+        if let Some(hold) = of_key.find(|hold| hold.id == attempt.id) {
             hold.clone_from(attempt);
         }
         self.settle(run, attempt);
@@ -77,7 +99,7 @@ impl KilledHolds {
 
     /// Takes in what is now known of the promise: renewals, and a release that left before the process died.
     pub fn settle(&mut self, run: &Run, attempt: &Attempt) {
-        for cut in self.cut_short.iter_mut().filter(|cut| cut.found.holds[0].hold.id == attempt.id) {
+        if let Some(cut) = self.places.get(&attempt.id).and_then(|place| self.cut_short.get_mut(*place)) {
             cut.found.length = end(attempt).since(cut.found.from);
             cut.known_until = run.known_until(attempt);
         }
@@ -96,8 +118,34 @@ impl CutShort {
     }
 }
 
+/// Returns whether the promise to a client may end with its process. The lock of a program may be a session, which ends
+/// with the program.
+fn ends_with_client(run: &Run) -> bool {
+    run.plan.servers.promise != Promise::Lease || run.plan.program.is_some()
+}
+
+/// Takes in what is known of the killed holds of a key, and drops those whose promise has ended. Returns how many were
+/// dropped. In a wrong record, an attempt at another key may have the id of a hold that has closed.
+fn drop_ended(run: &Run, key: usize, holds: &mut Vec<Attempt>, now: Stamp) -> usize {
+    for hold in holds.iter_mut() {
+        if let Some(newer) = run.attempt(hold.id) {
+            hold.clone_from(newer);
+        }
+    }
+    let known = holds.len();
+    holds.retain(|hold| hold.key == key && rules::is_renewed_in_time(now, hold.promise));
+    known - holds.len()
+}
+
 /// Notes that a killed hold was cut short by another. Of several others the first counts.
-fn add(cut_short: &mut Vec<CutShort>, run: &Run, first: &Attempt, second: &Attempt, grant: &Grant) {
+fn add(
+    cut_short: &mut Vec<CutShort>,
+    places: &mut FxHashMap<HoldId, usize>,
+    run: &Run,
+    first: &Attempt,
+    second: &Attempt,
+    grant: &Grant,
+) {
     let (Some(own), Some((_, EarlyEnd::Kill(kill)))) = (first.grant, first.ended_by()) else { return };
     let from = grant.ok.at;
     let entitled = |hold: &Attempt, grant| {
@@ -112,8 +160,11 @@ fn add(cut_short: &mut Vec<CutShort>, run: &Run, first: &Attempt, second: &Attem
         from,
         length: end(first).since(from),
     };
-    match cut_short.iter_mut().find(|known| known.found.holds[0].hold.id == first.id) {
-        None => cut_short.push(CutShort { found, kill, known_until: run.known_until(first) }),
+    match places.get(&first.id).and_then(|place| cut_short.get_mut(*place)) {
+        None => {
+            places.insert(first.id, cut_short.len());
+            cut_short.push(CutShort { found, kill, known_until: run.known_until(first) });
+        }
         Some(CutShort { found: known, .. }) if known.from == from && second.id < known.holds[1].hold.id => {
             *known = found;
         }

@@ -17,6 +17,8 @@ use super::note::RequestSummary;
 pub(crate) struct StaleAct {
     pub mark: EventRef,
     pub op: Option<OpId>,
+    /// The stamp after which a step of the host's clock may have ended the hold's lease.
+    pub had_since: Stamp,
     pub note: RequestSummary,
 }
 

@@ -15,6 +15,8 @@ use crate::{holds::Attempt, rules, run::Run};
 pub(super) fn across_levels<'a>(run: &'a Run, hold: &'a Attempt) -> impl Iterator<Item = &'a Attempt> {
     let is_parent = run.parent == Some(hold.key);
     let keys = match run.parent {
+        // An intention gives access to no data, and most holds of a parent are intentions.
+        Some(_) if is_parent && hold.mode.below().is_none() => Vec::new(),
         Some(parent) if is_parent => run.busy_keys().into_iter().filter(|key| *key != parent).collect(),
         parent => Vec::from_iter(parent),
     };

@@ -93,7 +93,7 @@ fn on_node(run: &Run, first: &Entitled, second: &Entitled, ending: &Ending, node
     let cuts = run.faults.iter().filter_map(|(id, line)| {
         Some((key_lease.lost_session(run, id, line, [worker, name])?, Cause::Fault(line.kind)))
     });
-    let removed = ending.unsafe_requests.iter().filter(|u| u.owner == first.hold.id && u.node == node);
+    let removed = ending.taken_from(first.hold.id).filter(|u| u.node == node);
     let removed = removed.map(|u| (u.invoked.at, Cause::UnsafeRelease)).filter(|(at, _)| between(*at));
     // If waiting clients measure leases, the second holder's own clock ended the first lease.
     let is_of_servers = run.plan.servers.lease_clock.of_servers().is_some();
@@ -186,7 +186,7 @@ fn in_store(run: &Run, first: &Entitled, second: &Entitled, ending: &Ending) -> 
 /// Returns the first event that removed the key of `hold` in a store.
 fn taken_from_store(run: &Run, key_lease: &KeyLease, hold: HoldId, ending: &Ending) -> Option<Cause> {
     let between = |at: Stamp| rules::is_between(at, key_lease.sent, key_lease.gone_by);
-    let removed = ending.unsafe_requests.iter().filter(|u| u.owner == hold && between(u.invoked.at));
+    let removed = ending.taken_from(hold).filter(|u| between(u.invoked.at));
     let mut found: Vec<(Stamp, Cause)> = removed.map(|u| (u.invoked.at, Cause::UnsafeRelease)).collect();
     for name in &run.plan.lock_nodes {
         found.extend(

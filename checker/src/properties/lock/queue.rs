@@ -42,10 +42,12 @@ impl Queue {
     pub fn add(&mut self, run: &Run, hold: &Attempt, grant: &Grant) {
         if self.holds.len() >= self.max {
             // An open attempt can precede a hold only if the attempt was sent before the hold was acquired.
-            let open = run.attempts.iter().filter(|a| a.key == hold.key && a.completed.is_none() && !a.is_orphan);
+            let open = run.attempts_of(hold.key).filter(|a| a.completed.is_none() && !a.is_orphan);
             let oldest = open.map(|a| a.sent.at).min().unwrap_or(grant.ok.at);
             self.holds.retain(|other| other.grant.ok.at >= oldest);
-            self.max = KEPT_MIN.max(2 * self.holds.len());
+            // So many further holds pay for the next visit to all of these.
+            let (kept, visited) = (self.holds.len(), run.attempts_of(hold.key).count());
+            self.max = KEPT_MIN.max(kept + kept.max(visited));
         }
         self.holds.push(Queued { summary: HoldSummary::of(hold, grant), grant: *grant, ended: None });
     }
@@ -54,6 +56,43 @@ impl Queue {
     pub fn ended(&mut self, id: HoldId, end: Stamp) {
         if let Some(queued) = self.holds.iter_mut().rev().find(|queued| queued.summary.id == id) {
             queued.ended = Some(end);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use history::{ClientId, Event, Key, Mode, ProcessName};
+
+    use super::*;
+    use crate::{
+        entry::Entry,
+        history_builder::plan,
+        holds::{EventRef, Granted},
+    };
+
+    #[test]
+    fn the_first_hold_of_a_key_visits_no_attempt_at_another_key() {
+        let mut run = Run::new(plan());
+        run.add_process(0, |_| ProcessName::from("worker-1"));
+        for n in 1..=40_000_u32 {
+            let (client, attempt, key, at) = (ClientId(n), HoldId(n.into()), Key::numbered(n), Stamp(n.into()));
+            let event = Event::Acquire { client, attempt, key, intended: at, mode: Mode::Write, above: None };
+            run.apply(&Entry { at, seq: n.into(), process: 0, event, is_undone: false });
+        }
+        let key = run.intern(&Key::from("k0"));
+        let sent = EventRef { at: Stamp(50_000), seq: 50_000 };
+        let mut hold = Attempt::new(HoldId(50_000), key, Mode::Write, ClientId(0), 0, sent);
+        let (lease, at, place) = (Duration::from_secs(2), sent.at, Some(1));
+        hold.acquired(sent, Granted { token: None, lease, granted_after: at, place, promised_from: at });
+        let grant = hold.grant.unwrap();
+        for _ in 0..100_000 {
+            // The key has been quiet, so its queue begins anew.
+            let mut queue = Queue::default();
+            queue.add(&run, &hold, &grant);
+            assert_eq!(queue.holds.len(), 1);
         }
     }
 }

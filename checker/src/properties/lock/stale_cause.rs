@@ -81,7 +81,7 @@ pub(crate) fn of_acts(run: &Run, hold: &Attempt, acts: &[StaleAct], overclaimed:
     let mut causes: Vec<CauseSet> = Vec::new();
     for act in acts {
         let is_overclaimed = overclaimed.is_some_and(|at| at <= act.mark.at);
-        let own = || of_act(run, hold, act.mark.at, act.op);
+        let own = || of_act(run, hold, act);
         for cause in if is_overclaimed { vec![Cause::Overclaim.into()] } else { own() } {
             if !causes.contains(&cause) {
                 causes.push(cause);
@@ -96,32 +96,43 @@ fn is_sent_after_release(hold: &Attempt, op: Option<OpId>) -> bool {
     sent.zip(hold.released).is_some_and(|((sent, _), released)| sent.at > released.at)
 }
 
-fn of_act(run: &Run, hold: &Attempt, arrival: Stamp, op: Option<OpId>) -> Vec<CauseSet> {
+fn of_act(run: &Run, hold: &Attempt, act: &StaleAct) -> Vec<CauseSet> {
+    let StaleAct { op, had_since, .. } = *act;
+    let arrival = act.mark.at;
     // No fault makes a client act under a hold that it has released itself.
     let is_early = is_sent_after_release(hold, op);
     // Packets that may have been lost explain an act only if nothing else does.
     let paths = [false, true].into_iter().filter_map(|may_be_lost| ActPath::new(run, hold, arrival, op, may_be_lost));
     let found = paths.filter(|_| !is_early).map(|path| path.causes()).find(|causes| !causes.is_empty());
-    found.unwrap_or_else(|| match run.stalls.stepped_within((hold.relies_since(), arrival)) && !is_early {
+    found.unwrap_or_else(|| match run.stalls.stepped_within((had_since, arrival)) && !is_early {
         true => vec![Cause::HostClock.into()],
         false => vec![Cause::Unexplained.into()],
     })
+}
+
+/// Returns the stamp after which a step of the host's clock may have ended the lease of a hold that acts now: every
+/// node that had granted the hold had its key when it did the last renewal. But a replica that did not receive the key
+/// may be promoted some time after that.
+pub(crate) fn had_since(run: &Run, hold: &Attempt, now: Stamp) -> Stamp {
+    let ((done_on, sent), relies_since) = (hold.renewal_before(now), hold.relies_since());
+    let is_done = done_on != 0 && hold.granted_on & !done_on == 0;
+    if is_done && !run.plan.is_replicated() { sent.max(relies_since) } else { relies_since }
 }
 
 impl<'a> ActPath<'a> {
     fn new(run: &Run, hold: &'a Attempt, arrival: Stamp, op: Option<OpId>, may_be_lost: bool) -> Option<Self> {
         let grant = hold.grant?;
         let worker = &run.process(hold.process).node;
-        let own = delays::frozen(run, worker, &hold.stalls);
+        // Delays before the promise began to count did not make the act late.
+        let path = (grant.promised_from, arrival);
+        let own = delays::frozen(run, worker, &hold.stalls, path);
         let resource = NodeName::from("resource");
-        let of_resource = delays::frozen(run, &resource, &hold.resource_stalls);
+        let of_resource = delays::frozen(run, &resource, &run.resource_stalls(hold), path);
         let down: Vec<(Span, Suspect)> = delays::down(run, &resource).collect();
         let kill = hold.ended_by().and_then(|(_, early_end)| match early_end {
             EarlyEnd::Kill(fault) if run.has_killed(fault) => Some(Suspect::Fault(fault, FaultKind::Kill)),
             _ => None,
         });
-        // Delays before the promise began to count did not make the act late.
-        let path = (grant.promised_from, arrival);
         let requests = delays::delayed(run, worker, &resource, may_be_lost);
         let answers = delays::delayed(run, &resource, worker, may_be_lost);
         // The lock nodes delayed nothing before the attempt was sent, even if the promise rests on an earlier request.

@@ -8,7 +8,7 @@ use crate::{
     failover::DEMOTED_WITHIN,
     faults::FaultRecord,
     hold_summary::HoldSummary,
-    holds::{Attempt, EarlyEnd, EventRef, Nodes},
+    holds::{Attempt, EarlyEnd, EventRef, Nodes, Span},
     judge::Ending,
     report::StoryLine,
     run::Run,
@@ -135,11 +135,12 @@ impl<'a> Lines<'a> {
 
     /// The relevant stalls that no pause explains. A story leaves out the other stalls, so that it stays short.
     fn stalls(&mut self, who: &str, node: &history::NodeName, stalls: &[(Stamp, Stamp)], from: Stamp, to: Stamp) {
-        let pauses = self.run.faults.pauses_on(node);
-        let is_short = |d: Duration| d < self.run.plan.lease / 10;
+        let run = self.run;
+        let is_short = |d: Duration| d < run.plan.lease / 10;
+        let pauses = |stall: Span| run.faults.pauses_on(node, stall);
         let told: Vec<_> = (stalls.iter())
             .filter(|s| s.1 > from && s.0 < to && !is_short(s.1.since(s.0)))
-            .filter(|s| !pauses.iter().any(|p| crate::rules::overlap(**s, *p).is_some()))
+            .filter(|s| !pauses(**s).iter().any(|p| crate::rules::overlap(**s, *p).is_some()))
             .take(5)
             .collect();
         for stall in told {
@@ -197,7 +198,7 @@ pub(crate) fn of_stale(run: &Run, hold: &Attempt, own: &HoldSummary, watch: &Hol
         // These faults may have prevented renewals.
         run.plan.lock_nodes.iter().for_each(|node| lines.faults(node, since, stale.last.at));
     }
-    lines.stalls("resource", &resource, &hold.resource_stalls, since, stale.last.at);
+    lines.stalls("resource", &resource, &run.resource_stalls(hold), since, stale.last.at);
     lines.gave_up(hold.gave_up, stale.last.at, &who);
     lines.ended(hold, &who);
     lines.acquired(later, None);
@@ -237,7 +238,7 @@ pub(crate) fn of_overlap(run: &Run, overlap: &Overlap, ending: &Ending) -> Vec<S
     for node in run.lock_nodes(if has_replicas { Nodes::MAX } else { both }) {
         lines.faults(node, first.relies_since().minus(before), second.ok.at);
     }
-    let removed = ending.unsafe_requests.iter().filter(|u| u.owner == first.id && u.answered.at <= second.ok.at);
+    let removed = ending.taken_from(first.id).filter(|u| u.answered.at <= second.ok.at);
     for found in removed.take(5) {
         let node = &run.plan.lock_nodes[found.node];
         let what = format!("did what attempt {} asked, though hold {} owned the key", found.attempt, found.owner);

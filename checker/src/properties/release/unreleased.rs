@@ -25,7 +25,7 @@ use serde::Serialize;
 use crate::{
     disturbance::{Disturbances, SLACK},
     entry::Entry,
-    holds::{Attempt, EventRef, Nodes},
+    holds::{Attempt, EventRef, Nodes, Span},
     rules,
     run::Run,
 };
@@ -102,7 +102,8 @@ pub(crate) struct UnreleasedKeys {
     lease: Duration,
     /// The longest time that a request may take to its node.
     arrival: Duration,
-    found: Vec<(EventRef, UnreleasedKey)>,
+    /// The findings, each with the time on which it rests: from one lease before the refused attempt to its end.
+    found: Vec<(Span, UnreleasedKey)>,
 }
 
 impl UnreleasedKeys {
@@ -112,7 +113,7 @@ impl UnreleasedKeys {
             Event::Fault { fault, kind, node, phase } => {
                 // A fault that nobody planned is noticed only afterwards.
                 if let FaultPhase::Unplanned { since } = phase {
-                    self.found.retain(|(out, _)| out.at < *since);
+                    self.withdraw(*since);
                 }
                 let is_of_locks = run.plan.lock_nodes.contains(node);
                 if kind.kills() && !is_of_locks {
@@ -124,7 +125,7 @@ impl UnreleasedKeys {
             }
             // A request that the process stamped before the stall may have left only after the stall.
             Event::Stall { from, to, .. } if to.since(*from) >= SLACK / 2 => {
-                self.found.retain(|(out, _)| out.at < *from);
+                self.withdraw(*from);
                 self.disturbances.stalled(run, &run.process(entry.process).node, (*from, *to));
             }
             Event::Renewed { hold, lease_ns, .. } if run.attempt(*hold).is_some() => {
@@ -169,6 +170,12 @@ impl UnreleasedKeys {
             }
             _ => self.ended(attempt, mark.at, false),
         }
+    }
+
+    /// Withdraws the findings since a stamp. They are in order: each was made when the stamp of its end was complete.
+    fn withdraw(&mut self, since: Stamp) {
+        let kept = self.found.partition_point(|(rests_on, _)| rests_on.1 < since);
+        self.found.truncate(kept);
     }
 
     fn key(&mut self, key: usize) -> &mut KeyHistory {
@@ -279,7 +286,7 @@ impl UnreleasedKeys {
                 refused: refused.id,
                 witness: vec![newest.at.seq, sent.seq, out.seq],
             };
-            self.found.push((out, leftover));
+            self.found.push(((sent.at.minus(lease), out.at), leftover));
         }
     }
 
@@ -291,9 +298,15 @@ impl UnreleasedKeys {
         key.alone.take_if(|alone| alone.id == attempt.id);
     }
 
-    /// The findings, by time.
-    pub fn found(&self) -> impl ExactSizeIterator<Item = &UnreleasedKey> {
-        self.found.iter().map(|(_, leftover)| leftover)
+    /// The findings, by time. If the host's clock was set back, a lease that a node had granted before lasted longer by
+    /// that time. A clock that was set forward made no lease longer.
+    pub fn found(&self, run: &Run) -> Vec<&UnreleasedKey> {
+        let may_last = |(from, to): Span| {
+            let mut back = run.stalls.steps.iter().filter(|step| !step.set_back.is_zero());
+            back.any(|step| step.span.0 <= to && from <= step.span.1.plus(step.set_back))
+        };
+        let found = self.found.iter().filter(|(rests_on, _)| !may_last(*rests_on));
+        found.map(|(_, leftover)| leftover).collect()
     }
 }
 

@@ -213,9 +213,13 @@ pub fn stale(f: &Facts, h: &Hold, act: &Entry) -> BTreeSet<String> {
     if sent.zip(h.released).is_some_and(|(sent, released)| sent > released) {
         return BTreeSet::from(["unexplained".to_owned()]);
     }
+    let has_granted = |said: NodeAnswer| rest::owned(said) || said == NodeAnswer::Done;
+    let granted_on = |n: &NodeName| h.answers.iter().any(|(name, said)| name == n && has_granted(*said));
+    let granted: Vec<_> = f.plan.lock_nodes.iter().filter(|n| granted_on(n)).collect();
+    let since = had_since(f, h, &granted, act.at);
     if replay.late(&[]) {
         let planned = replay.outlasted();
-        return BTreeSet::from([if planned { "overrun".to_owned() } else { unexplained(f, h.sent, act.at) }]);
+        return BTreeSet::from([if planned { "overrun".to_owned() } else { unexplained(f, since, act.at) }]);
     }
     let alone: BTreeSet<_> = causes.iter().filter(|c| replay.late(&[**c])).map(|c| c.name().to_owned()).collect();
     if !alone.is_empty() {
@@ -229,12 +233,26 @@ pub fn stale(f: &Facts, h: &Hold, act: &Entry) -> BTreeSet<String> {
     sets.sort_by_key(|s| (s.len(), s.clone()));
     let joined = |set: &Vec<Cause>| set.iter().map(|c| c.name()).collect::<Vec<_>>().join("+");
     let found = sets.iter().find(|s| replay.late(s)).map(joined);
-    BTreeSet::from([found.unwrap_or_else(|| unexplained(f, h.sent, act.at))])
+    BTreeSet::from([found.unwrap_or_else(|| unexplained(f, since, act.at))])
 }
 
 fn unexplained(f: &Facts, from: u64, to: u64) -> String {
     let stepped = lock::steps(f).iter().any(|(a, b)| (*a).max(from) < (*b).min(to));
     if stepped { "host-clock" } else { "unexplained" }.to_owned()
+}
+
+/// A node that did a renewal had the key then, so only a later step can have ended the lease there. The request of the
+/// last renewal that was answered before `at`, if all of these nodes did it; otherwise that of the attempt.
+fn had_since(f: &Facts, h: &Hold, nodes: &[&NodeName], at: u64) -> u64 {
+    let did = |answers: &Answers, node: &NodeName| {
+        let speaks_for = |name: &NodeName| name == node || !f.plan.lock_nodes.contains(name);
+        let is_done = |said: &NodeAnswer| matches!(said, NodeAnswer::Done | NodeAnswer::Granted);
+        answers.iter().any(|(name, said)| speaks_for(name) && is_done(said))
+    };
+    let last = h.renewals.iter().zip(&h.renewed_on).rev().find(|((_, ok, _), _)| *ok < at);
+    let last = last.filter(|(_, (_, answers))| f.plan.lock_nodes.iter().any(|n| did(answers, n)));
+    let last = last.filter(|(_, (_, answers))| nodes.iter().all(|n| did(answers, n)));
+    last.map_or(h.sent, |((sent, ..), _)| *sent)
 }
 
 /// The causes of two entitlements at once: on every node that had granted both when the overlap began, somebody else
@@ -257,19 +275,8 @@ pub fn overlap(f: &Facts, a: &Hold, b: &Hold) -> BTreeSet<String> {
     };
     let removed = |node: &NodeName| taken(first, second, node) || (!ordered && taken(second, first, node));
     let explained = !both.is_empty() && both.iter().all(|n| removed(n));
-    let did = |answers: &Answers, node: &NodeName| {
-        let speaks_for = |name: &NodeName| name == node || !f.plan.lock_nodes.contains(name);
-        let is_done = |said: &NodeAnswer| matches!(said, NodeAnswer::Done | NodeAnswer::Granted);
-        answers.iter().any(|(name, said)| speaks_for(name) && is_done(said))
-    };
-    // A node that did a renewal had the key then, so only a later step can have ended the lease there.
-    let since = |h: &Hold| {
-        let last = h.renewals.iter().zip(&h.renewed_on).rev().find(|((_, ok, _), _)| *ok < began);
-        let last = last.filter(|(_, (_, answers))| f.plan.lock_nodes.iter().any(|n| did(answers, n)));
-        let last = last.filter(|(_, (_, answers))| both.iter().all(|n| did(answers, n)));
-        last.map_or(h.sent, |((sent, ..), _)| *sent)
-    };
-    let of = |first: &Hold, second: &Hold| unexplained(f, since(first), second.acquired.unwrap_or(0));
+    let of =
+        |first: &Hold, second: &Hold| unexplained(f, had_since(f, first, &both, began), second.acquired.unwrap_or(0));
     let by_clock = of(first, second);
     let by_clock = if ordered || by_clock == "host-clock" { by_clock } else { of(second, first) };
     BTreeSet::from([if explained { "unsafe-release".to_owned() } else { by_clock }])

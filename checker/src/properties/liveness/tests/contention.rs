@@ -162,3 +162,20 @@ fn a_contention_that_goes_on_lets_nobody_keep_the_key_for_longer() {
     contended(&mut s, 20_000, 20_000);
     assert_eq!(judged(&s).1, []);
 }
+
+#[test]
+fn a_report_of_delayed_packets_concerns_only_keys_with_findings() {
+    // 5,000 clients try to get a key each while 50,000 reports come.
+    let clients = 5_000;
+    let mut s = HistoryBuilder::new();
+    s.plan.workload.clients_per_worker = clients;
+    for n in 0..clients {
+        let (client, attempt, key) = (ClientId(n), HoldId(u64::from(n) + 1), Key::numbered(n));
+        let (intended, mode) = (ms(10), Mode::Write);
+        s.event("worker-1", 10, Event::Acquire { client, attempt, key, intended, mode, above: None });
+    }
+    for at in (0..50_000).map(|n| 100 + n / 50) {
+        s.packets_delayed(1, "worker-1", "redis-1", at, at + 1);
+    }
+    assert_eq!(judged(&s).1, []);
+}

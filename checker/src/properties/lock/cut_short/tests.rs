@@ -1,11 +1,11 @@
 use history::{
-    ClockChange, Event, FailureReason, Fault, FaultKind, FaultPhase, HoldId, Point, Promise, Until, Wait, WaitId,
-    WhichClock, fault,
+    ClientId, ClockChange, Event, FailureReason, Fault, FaultKind, FaultPhase, HoldId, Key, Mode, Point, Promise,
+    Until, Wait, WaitId, WhichClock, fault,
 };
 
 use crate::{
     cause::Cause,
-    history_builder::HistoryBuilder,
+    history_builder::{HistoryBuilder, ms},
     properties::{LockVerdict, WindowKind},
     verdict::Verdict,
 };
@@ -293,4 +293,68 @@ fn a_process_that_survived_its_kill_is_judged_as_any_other() {
         let found = (lock.verdict, lock.lease_overlap, lock.cut_short);
         assert_eq!(found, (Verdict::Violated, 1, 0), "called unproved at {told}");
     }
+}
+
+#[test]
+fn a_killed_hold_costs_only_the_acquisitions_of_its_own_key() {
+    // The clients of worker 1 hold 3,000 keys when it is killed, and notice the loss before they are dead. A client of
+    // worker 2 takes 10,000 other keys inside the promises to them, and then one of these.
+    let (killed, others) = (3_000_u32, 10_000_u32);
+    let mut b = HistoryBuilder::new();
+    b.plan.workload.clients_per_worker = killed;
+    let take = |b: &mut HistoryBuilder, worker: &str, client: u32, id: u32, key: u32, at: u64| {
+        let (attempt, key) = (HoldId(id.into()), Key::numbered(key));
+        let (client, intended, mode) = (ClientId(client), ms(at), Mode::Write);
+        b.event(worker, at, Event::Acquire { client, attempt, key, intended, mode, above: None });
+        let acquired = Event::Acquired {
+            attempt,
+            token: None,
+            lease_ns: 2_000_000_000,
+            granted_after: ms(at),
+            promised_from: None,
+            place: None,
+            valid_ns: 0,
+            answers: Vec::new(),
+        };
+        b.event(worker, at, acquired);
+    };
+    (0..killed).for_each(|client| take(&mut b, "worker-1", client, client + 1, client, 10));
+    b.kill(1, "worker-1", 100);
+    (1..=killed).for_each(|id| _ = b.event("worker-1", 105, Event::LossNoticed { hold: HoldId(id.into()) }));
+    let first = killed + 1;
+    for n in 0..others {
+        let at = 200 + u64::from(n) / 10;
+        take(&mut b, "worker-2", killed, first + n, killed + n, at);
+        b.event("worker-2", at, Event::Release { hold: HoldId((first + n).into()) });
+    }
+    take(&mut b, "worker-2", killed, first + others, 7, 1_500);
+    let lock = b.lock();
+    assert_eq!(cuts(&lock), [(vec![HoldId(8), HoldId((first + others).into())], Some(488.0))]);
+}
+
+#[test]
+fn a_hold_of_another_key_with_the_same_id_is_not_cut_short() {
+    // Hold 1 of worker 1 has closed when worker 2 gives its id to an attempt at another key, and is killed at 600.
+    let mut b = HistoryBuilder::new();
+    b.plan.workload.workers = 3;
+    b.acquire(1, 1, 0, 10, 41).kill(1, "worker-1", 100);
+    b.event("worker-1", 105, Event::LossNoticed { hold: HoldId(1) });
+    let (client, attempt, key, intended, mode) = (ClientId(1), HoldId(1), Key::from("k1"), ms(500), Mode::Write);
+    b.event("worker-2", 500, Event::Acquire { client, attempt, key, intended, mode, above: None });
+    let acquired = Event::Acquired {
+        attempt,
+        token: None,
+        lease_ns: 2_000_000_000,
+        granted_after: ms(500),
+        promised_from: None,
+        place: None,
+        valid_ns: 0,
+        answers: Vec::new(),
+    };
+    b.event("worker-2", 510, acquired).kill(2, "worker-2", 600);
+    b.event("worker-2", 605, Event::LossNoticed { hold: HoldId(1) });
+    b.acquire(3, 3, 606, 610, 43).release(3, 650);
+    let verdicts = b.verdicts();
+    assert!(!verdicts.reasons.iter().any(|why| why.contains("contradicts itself")), "{:?}", verdicts.reasons);
+    assert_eq!(cuts(&b.lock()), []);
 }

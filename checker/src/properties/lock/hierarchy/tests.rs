@@ -1,10 +1,14 @@
 use std::time::Duration;
 
-use history::{ClientId, ClockChange, Event, Fault, HoldId, Mode, Point, WhichClock, fault};
+use history::{ClientId, ClockChange, Event, Fault, HoldId, Key, Mode, Point, ProcessName, Stamp, WhichClock, fault};
 
+use super::across_levels;
 use crate::{
-    history_builder::{HistoryBuilder, count, etcd, verdict},
+    entry::Entry,
+    history_builder::{HistoryBuilder, count, etcd, plan, verdict},
+    holds::{Attempt, EventRef},
     properties::WindowKind,
+    run::Run,
     verdict::Verdict,
 };
 
@@ -228,5 +232,26 @@ fn the_renewed_lease_of_a_child_counts_against_its_parent() {
         let jump = fault::Clock { clock: WhichClock::Both, change: ClockChange::JumpMs(by) };
         b.inject(1, Fault::new(jump, Duration::from_secs(1)), "redis-1", 2_200, 3_000);
         assert_eq!(b.causes(), [expected], "by {by} ms");
+    }
+}
+
+#[test]
+fn an_intention_on_the_parent_visits_no_child() {
+    let mut plan = plan();
+    (plan.workload.keys, plan.workload.hierarchy) = (50_001, 0.5);
+    let mut run = Run::new(plan);
+    let parent = run.parent.unwrap();
+    run.add_process(0, |_| ProcessName::from("worker-1"));
+    for n in 1..=50_000_u32 {
+        let (client, attempt, key, at) = (ClientId(n), HoldId(n.into()), Key::numbered(n), Stamp(n.into()));
+        let event = Event::Acquire { client, attempt, key, intended: at, mode: Mode::Write, above: None };
+        run.apply(&Entry { at, seq: n.into(), process: 0, event, is_undone: false });
+    }
+    let sent = EventRef { at: Stamp(100_000), seq: 100_000 };
+    for mode in [Mode::IntentRead, Mode::IntentWrite] {
+        let hold = Attempt::new(HoldId(100_000), parent, mode, ClientId(0), 0, sent);
+        for _ in 0..20_000 {
+            assert_eq!(across_levels(&run, &hold).count(), 0);
+        }
     }
 }

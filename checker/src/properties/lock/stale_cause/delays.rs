@@ -18,16 +18,22 @@ use super::suspect::{FrozenSpan, Suspect, SuspectSet, clip};
 ///
 /// A slowed node ran in between. Only its recorded late ticks count as time in which it did not run, as for unplanned
 /// stalls. So a fault never explains more than the record shows.
-pub(super) fn frozen(run: &Run, node: &NodeName, stalls: &[Span]) -> Vec<(Span, Suspect)> {
+///
+/// Only what meets the path of an act is returned: a long run has many pauses, and each may have a window.
+pub(super) fn frozen(run: &Run, node: &NodeName, stalls: &[Span], path: Span) -> Vec<(Span, Suspect)> {
+    let meets = |span: &Span| clip(*span, path).is_some();
     let faults = || run.faults.iter().filter(|(_, l)| l.kind.takes_processor_time() && l.node == *node);
     let pauses: Vec<(Suspect, Span)> = faults()
         .filter(|(_, l)| l.proved.is_some())
-        .filter_map(|(id, l)| Some((Suspect::Fault(id, l.kind), l.bracket()?)))
+        .filter_map(|(id, l)| Some((Suspect::Fault(id, l.kind), l.bracket().filter(meets)?)))
         .collect();
     // A process that is killed before it goes on records no stall, but the proof of the freeze shows one.
     let shown = faults().filter(|(_, l)| l.kind.freezes()).filter_map(|(_, l)| l.proved);
     let mut found = Vec::new();
     for stall in stalls.iter().copied().chain(shown) {
+        if !meets(&stall) {
+            continue;
+        }
         let mut rest = vec![stall];
         for &(suspect, pause) in &pauses {
             if let Some(span) = clip(stall, pause) {

@@ -3,6 +3,7 @@
 use history::{FailureReason, FaultId, Harm, LeaseClock, NodeName, Stamp, Step, fault::LinkEffect};
 
 use crate::{
+    disturbance::replaced_within,
     failover,
     faults::FaultRecord,
     holds::{Attempt, Grant, RenewalFailure, Span},
@@ -98,7 +99,13 @@ fn kept_from(
     let connected_since = if is_shown { had_since } else { hold.relies_since() };
     // A client program does not tell which node has granted its hold.
     let granted = hold.granted_on | hold.renewed_on_before(failure.span.1);
+    // An independent server ends a session with its connection. The client may notice that by its next renewal only,
+    // when no connection is silent any more.
+    let has_lost_session = |id: FaultId, line: &FaultRecord| {
+        !run.plan.has_replicas() && key_lease.lost_session(run, id, line, [worker, name]).is_some()
+    };
     let was_primary = granted == 0 || run.plan.program.is_some() || (node < 64 && granted & (1 << node) != 0);
+    let may_elect = run.plan.has_replicas() && run.plan.lock_nodes.len() > 1;
     let is_to_blame = |id: FaultId, line: &FaultRecord| {
         let Some(bracket) = line.bracket() else { return false };
         let is_on = clip(bracket, failure.span).is_some();
@@ -130,7 +137,8 @@ fn kept_from(
                 // Replicas execute a renewal together, over the links between them.
                 let members = run.plan.lock_nodes.iter().filter(|_| run.plan.has_replicas());
                 let mut peers = members.chain([worker]).filter(|peer| *peer != name);
-                is_silent && !is_ready && peers.any(|peer| hits(peer, name) || hits(name, peer))
+                let is_kept = is_silent && !is_ready && peers.any(|peer| hits(peer, name) || hits(name, peer));
+                is_kept || has_lost_session(id, line)
             }
             // The key may be with a waiting client whose clock jumped.
             Harm::SetsClock if run.plan.servers.lease_clock == LeaseClock::Waiter => {
@@ -139,6 +147,11 @@ fn kept_from(
             _ if line.node != *name => false,
             _ if has_refused && key_lease.is_refused_by(run, line) => true,
             _ if is_ready => false,
+            // Replicas may elect a leader when the fault is over, and do no renewal meanwhile. Sentinels replace only a
+            // primary.
+            Harm::Freezes | Harm::Starves if may_elect && (was_primary || !run.plan.is_replicated()) => {
+                clip((bracket.0, bracket.1.plus(replaced_within(&run.plan))), failure.span).is_some()
+            }
             Harm::Freezes | Harm::Starves => is_on,
             // A client notices a broken connection only when it uses the connection.
             Harm::Kills(_) => connected_since < bracket.1 && bracket.0 < failure.span.1,

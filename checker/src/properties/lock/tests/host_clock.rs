@@ -1,4 +1,4 @@
-//! Overlaps that a step of the host's clock explains.
+//! Windows that a step of the host's clock explains.
 
 use history::{Event, HoldId, NodeAnswer};
 
@@ -41,6 +41,26 @@ fn a_step_before_a_renewal_that_every_node_did_explains_no_overlap() {
         s.acquire(1, 1, 0, 10, 41).event("worker-1", 1_000, Event::Renew { hold });
         s.event("worker-1", 1_010, Event::Renewed { hold, lease_ns, answers });
         s.acquire(2, 2, 1_500, 1_510, 42).release(2, 1_600).release_refused(1, 1_700);
+        step(&mut s, from, to);
+        (s.causes().concat(), s.lock().verdict)
+    };
+    let excused = ("host-clock".to_owned(), Verdict::Inconclusive);
+    let stands = ("unexplained".to_owned(), Verdict::Violated);
+    assert_eq!(found(NodeAnswer::Done, 100, 1_000), stands);
+    assert_eq!(found(NodeAnswer::Done, 100, 1_001), excused);
+    assert_eq!(found(NodeAnswer::None, 100, 1_000), excused, "node 3 may have lost the key before the renewal");
+}
+
+#[test]
+fn a_step_before_a_renewal_that_every_node_did_explains_no_stale_act() {
+    // Hold 1 is renewed at 1,000, so its promise ends at 2,978. Its write arrives at 3,100, and no fault explains that.
+    let found = |third: NodeAnswer, from: u64, to: u64| {
+        let (hold, lease_ns) = (HoldId(1), 2_000_000_000);
+        let answers = HistoryBuilder::answers(&[(1, NodeAnswer::Done), (2, NodeAnswer::Done), (3, third)]);
+        let mut s = HistoryBuilder::new();
+        s.acquire(1, 1, 0, 10, 41).event("worker-1", 1_000, Event::Renew { hold });
+        s.event("worker-1", 1_010, Event::Renewed { hold, lease_ns, answers });
+        s.acquire(2, 2, 3_000, 3_010, 42).release(2, 3_200).write(1, 1, 3_099, 3_100).release_refused(1, 3_150);
         step(&mut s, from, to);
         (s.causes().concat(), s.lock().verdict)
     };

@@ -188,6 +188,27 @@ fn a_long_stall_of_any_process_takes_back_what_was_found_meanwhile() {
 }
 
 #[test]
+fn a_step_of_the_hosts_clock_may_have_kept_a_key_longer() {
+    // The clock is set back by 1 s. A lease that was granted before, and the way of its request, may last until 4 s
+    // after the step. Attempt 2 is sent at 11,500 and refused at 11,510. A clock that is set forward makes no lease
+    // longer.
+    let (back, forward) = ([1_000_000_000, 0], [0, 3_600_000_000_000]);
+    for (from, to, wall, expected) in [
+        (7_000, 7_499, back, 1),
+        (7_000, 7_500, back, 0),
+        (11_510, 11_600, back, 0),
+        (11_511, 11_600, back, 1),
+        (7_000, 7_500, forward, 1),
+    ] {
+        let mut builder = builder(11_500, None);
+        for (at, wall_ns) in [from, to].into_iter().zip(wall) {
+            builder.event("worker-1", at, Event::Clocks { wall_ns, boot_ns: 0 });
+        }
+        assert_eq!(left_behind(&builder), expected, "from {from} to {to}, clock {wall:?}");
+    }
+}
+
+#[test]
 fn a_planned_fault_suspends_the_judgement_until_a_lease_after_its_heal() {
     // The heal is proved 20 ms after the fault has ended. Attempt 2 is sent at 11,500.
     let lasting = Duration::from_secs(1);
@@ -203,4 +224,20 @@ fn a_planned_fault_suspends_the_judgement_until_a_lease_after_its_heal() {
         builder.inject(1, fault.clone(), node, 8_000, to);
         assert_eq!(left_behind(&builder), expected, "{fault:?} of {node} until {to}");
     }
+}
+
+#[test]
+fn a_stall_visits_only_the_findings_that_it_withdraws() {
+    let mut keys = UnreleasedKeys::default();
+    let found = |n: u64| {
+        let (key, node, left_by, witness) = ("k0".into(), "redis-1".into(), Vec::new(), Vec::new());
+        let unreleased = UnreleasedKey { key, node, left_by, refused: HoldId(n), witness };
+        ((Stamp(0), Stamp(n)), unreleased)
+    };
+    keys.found.extend((0..100_000).map(found));
+    for n in (50_000..100_000).rev() {
+        keys.withdraw(Stamp(n));
+    }
+    let kept: Vec<u64> = keys.found.iter().map(|(_, unreleased)| unreleased.refused.0).collect();
+    assert_eq!(kept, (0..50_000).collect::<Vec<_>>());
 }

@@ -1,8 +1,8 @@
 //! Causes of windows of holds whose last renewal was delayed.
 
 use history::{
-    ClockChange, CutMode, Direction, Event, FailureReason, Fault, HoldId, LeaseClock, NodeAnswer, NodeName, Outcome,
-    ServerFacts, WhichClock, fault,
+    ClockChange, CutMode, Direction, Event, FailureReason, Fault, FaultKind, FaultPhase, HoldId, LeaseClock,
+    NodeAnswer, NodeName, Outcome, Promise, ServerFacts, WhichClock, fault,
 };
 
 use super::{HistoryBuilder, delay, etcd, lost_early, lost_early_of, partition, redis_replicated, redlock, stale};
@@ -242,6 +242,58 @@ fn a_renewal_that_failed_at_once_is_explained_by_a_partition_around_it() {
         s.inject(1, fault, node, from, to);
         let expected = if is_cause { kind.name() } else { "unexplained" };
         assert_eq!(s.causes(), [expected], "{kind} of {node} from {from} to {to}");
+    }
+}
+
+#[test]
+fn a_session_that_a_heal_has_reset_is_lost_at_the_next_renewal() {
+    // The cut is on from 395 to 505, so connections may be silent until 1,015. The renewal of 1,100 finds the session
+    // lost, and the next holder has the key since 1,120.
+    for (promise, reset, expected) in [
+        (Promise::Session, Some(1_000), "partition"),
+        (Promise::Session, None, "unexplained"),
+        (Promise::Lease, Some(1_000), "unexplained"),
+    ] {
+        let (hold, outcome, why) = (HoldId(1), Outcome::Failed, FailureReason::Lost);
+        let answers = HistoryBuilder::answers(&[(1, NodeAnswer::None)]);
+        let mut s = HistoryBuilder::renewing(1_100);
+        s.plan.lock_nodes.truncate(1);
+        s.plan.servers.promise = promise;
+        s.acquire(1, 1, 0, 10, 41).work(1, 20, 1_400).event("worker-1", 1_100, Event::Renew { hold });
+        s.event("worker-1", 1_101, Event::RenewFailed { hold, outcome, why, answers });
+        s.event("worker-1", 1_101, Event::LossNoticed { hold });
+        s.acquire(2, 2, 1_110, 1_120, 42).release(2, 1_500).write(1, 1, 1_421, 1_422).release_refused(1, 1_510);
+        s.inject(1, partition(), "redis-1", 400, 500);
+        if let Some(at) = reset {
+            s.fault(1, FaultKind::Partition, "redis-1", at, FaultPhase::ConnectionsReset { count: 1 });
+        }
+        assert_eq!(stale(&s), [expected], "{promise:?}, reset at {reset:?}");
+    }
+}
+
+#[test]
+fn replicas_that_elect_a_leader_after_a_pause_leave_renewals_without_an_answer() {
+    // The renewals from 1,600 on get no answer. The pause is healed 5 after `to`, and the replicas may elect a leader
+    // for 2 s then: until 2,801, or 2,800. Sentinels replace no replica, and redis-1 is their primary.
+    let (hold, outcome, why) = (HoldId(1), Outcome::Indeterminate, FailureReason::Error);
+    for (servers, granted_by, node, to, expected) in [
+        (etcd(), 3, "redis-2", 796, "pause"),
+        (etcd(), 3, "redis-2", 795, "unexplained"),
+        (redlock(), 3, "redis-2", 796, "unexplained"),
+        (redis_replicated(), 1, "redis-1", 796, "pause"),
+        (redis_replicated(), 1, "redis-2", 796, "unexplained"),
+    ] {
+        let mut s = HistoryBuilder::renewing(600);
+        s.plan.servers = servers;
+        let granted: Vec<_> = (1..=granted_by).map(|node| (node, NodeAnswer::Granted)).collect();
+        s.acquire_on(1, 1, 1_000, 1_000, 1_010, Some(41), HistoryBuilder::answers(&granted));
+        for sent in [1_600, 2_200, 2_800] {
+            s.event("worker-1", sent, Event::Renew { hold });
+            s.event("worker-1", sent + 100, Event::RenewFailed { hold, outcome, why, answers: Vec::new() });
+        }
+        s.inject(1, Fault::new(fault::Pause {}, std::time::Duration::from_millis(100)), node, 700, to);
+        s.acquire(2, 2, 3_000, 3_010, 42).release(2, 3_020).write(1, 1, 3_051, 3_052);
+        assert_eq!(stale(&s), [expected], "{node} is paused until {to}");
     }
 }
 

@@ -143,3 +143,23 @@ fn a_partition_that_nobody_planned_explains_what_a_planned_one_does() {
         assert_eq!(s.causes(), [expected], "{node}");
     }
 }
+
+#[test]
+fn pauses_of_another_time_cost_an_act_no_time_for_each_pair() {
+    // 8,000 pauses of worker 1 in which nobody has a hold, and then twenty holds of it that act after a pause.
+    let (others, holds) = (8_000, 20);
+    let mut s = HistoryBuilder::new();
+    for id in 1..=others {
+        let from = 10 * u64::from(id);
+        s.pause(id, "worker-1", from, from + 8);
+    }
+    for n in 0..holds {
+        let (at, hold) = (100_000 + 5_000 * u64::from(n), 2 * u64::from(n) + 1);
+        s.acquire(hold, 1, at, at + 10, hold).acquire(hold + 1, 2, at + 2_000, at + 2_010, hold + 1);
+        s.release(hold + 1, at + 2_020).pause(others + 1 + n, "worker-1", at + 100, at + 2_500);
+        s.write(hold, 1, at + 2_501, at + 2_502);
+    }
+    let windows = s.lock().windows;
+    let causes: Vec<String> = windows.iter().flat_map(|window| &window.causes).map(ToString::to_string).collect();
+    assert_eq!(causes, vec!["pause"; holds as usize]);
+}
