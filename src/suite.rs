@@ -27,7 +27,7 @@ mod witness;
 
 use anyhow::Context;
 use compose::Engine;
-use history::ClusterKind;
+use history::{ClusterKind, Plan};
 
 use crate::{
     cli::{Format, SuiteArgs},
@@ -48,9 +48,6 @@ use progress::Progress;
 pub use results::{CaseRun, Outcome, Results};
 use results::{Head, RowFacts};
 use suite_record::{EarlierRecord, SuiteRecord, lock};
-
-/// The largest seed of a plan.
-const SEED_MAX: u64 = 1 << 53;
 
 /// `harness suite`
 pub fn suite(args: &SuiteArgs) -> anyhow::Result<Exit> {
@@ -110,7 +107,7 @@ pub fn suite(args: &SuiteArgs) -> anyhow::Result<Exit> {
 /// # Errors
 /// The seeds pass the largest seed of a plan.
 pub fn can_be_seeds(first: u64, count: u64) -> anyhow::Result<()> {
-    if first.saturating_add(count.saturating_sub(1)) <= SEED_MAX {
+    if first.saturating_add(count.saturating_sub(1)) <= Plan::SEED_MAX {
         return Ok(());
     }
     let problem = "pass 2^53, the largest seed of a plan; give a smaller first seed, or fewer --seeds";
@@ -122,7 +119,7 @@ fn seeds_fit(suites: &[Suite], repeat: u32) -> anyhow::Result<()> {
     let cases = suites.iter().flat_map(|suite| suite.cases.iter().map(move |case| (suite, case)));
     for (Suite { name, .. }, case) in cases {
         let seed = case.file.plan.seed;
-        if seed.saturating_add(u64::from(repeat) - 1) > SEED_MAX {
+        if seed.saturating_add(u64::from(repeat) - 1) > Plan::SEED_MAX {
             let row = format!("row {} of suite {name} has the seed {seed}", case.name);
             let problem = "its last run would pass 2^53, the largest seed; give the row a smaller `plan.seed`";
             return Err(usage("repeat", format!("{row}: {problem}")));

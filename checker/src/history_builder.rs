@@ -5,6 +5,7 @@
 
 mod grants;
 mod resource;
+pub(crate) mod state;
 
 use std::{collections::BTreeMap, time::Duration};
 

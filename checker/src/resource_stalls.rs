@@ -45,21 +45,19 @@ impl ResourceStalls {
 
 #[cfg(test)]
 mod tests {
-    use history::{ClientId, Event, HoldId, Key, Mode, ProcessName, Stamp};
+    use history::{HoldId, Key, ProcessName, Stamp};
 
     use super::*;
-    use crate::{entry::Entry, history_builder::plan, run::Run};
-
-    fn sends(run: &mut Run, n: u32) {
-        let (client, attempt, key, at) = (ClientId(n), HoldId(n.into()), Key::from("k0"), Stamp(n.into()));
-        let event = Event::Acquire { client, attempt, key, intended: at, mode: Mode::Write, above: None };
-        run.apply(&Entry { at, seq: n.into(), process: 0, event, is_undone: false });
-    }
+    use crate::{
+        history_builder::{plan, state},
+        run::Run,
+    };
 
     #[test]
     fn a_stall_of_the_resource_is_not_written_to_each_open_attempt() {
         let mut run = Run::new(plan());
         run.add_process(1, |process| ProcessName::from(["worker-1", "resource"][process]));
+        let sends = |run: &mut Run, n: u32| state::sends(run, n, n.into(), Key::from("k0"));
         (1..=50_000).for_each(|n| sends(&mut run, n));
         (1..=50_000).for_each(|at| run.stalled(1, (Stamp(100_000 + at), Stamp(100_001 + at))));
         sends(&mut run, 50_001);

@@ -375,22 +375,16 @@ pub(crate) fn millis(d: Duration) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use history::{Event, Mode};
-
     use super::*;
-    use crate::{entry::Entry, history_builder::plan};
+    use crate::history_builder::state;
 
     #[test]
     fn an_attempt_that_closes_costs_nothing_for_the_open_ones_of_its_process() {
         let others = 50_000;
-        let mut run = Run::new(plan());
-        run.add_process(0, |_| ProcessName::from("worker-1"));
+        let mut run = state::with_worker();
         let mut closed = Closed::default();
         let mut tries = |run: &mut Run, client: u32, id: u64| {
-            let (attempt, client, key) = (HoldId(id), ClientId(client), Key::from("k0"));
-            let (intended, mode) = (Stamp(id), Mode::Write);
-            let event = Event::Acquire { client, attempt, key, intended, mode, above: None };
-            run.apply(&Entry { at: Stamp(id), seq: id, process: 0, event, is_undone: false });
+            state::sends(run, client, id, Key::from("k0"));
             run.settle(&mut closed);
             closed.attempts.drain(..).count()
         };

@@ -82,24 +82,21 @@ fn step_of(event: &Event) -> Option<ClientStep> {
 
 #[cfg(test)]
 mod tests {
-    use history::{ClientId, Key, Mode, ProcessName, Stamp};
+    use history::{Key, Stamp};
 
     use super::*;
     use crate::{
         entry::Entry,
-        history_builder::{HistoryBuilder, plan},
+        history_builder::{HistoryBuilder, state},
         properties::WindowKind,
     };
 
     #[test]
     fn a_request_costs_nothing_for_those_that_the_resource_has_not_decided() {
-        let mut run = Run::new(plan());
-        run.add_process(0, |_| ProcessName::from("worker-1"));
-        let (hold, client, key) = (HoldId(1), ClientId(0), Key::from("k0"));
-        let (intended, mode, requests) = (Stamp(0), Mode::Write, 60_000);
-        let acquire = Event::Acquire { client, attempt: hold, key, intended, mode, above: None };
-        let writes = (1..=requests).map(|op| Event::Write { hold, op: OpId(op) });
-        for (seq, event) in (0..).zip(std::iter::once(acquire).chain(writes)) {
+        let (mut run, hold, requests) = (state::with_worker(), HoldId(1), 60_000);
+        state::sends(&mut run, 0, hold.0, Key::from("k0"));
+        for seq in 1..=requests {
+            let event = Event::Write { hold, op: OpId(seq) };
             run.apply(&Entry { at: Stamp(seq), seq, process: 0, event, is_undone: false });
         }
         let under_way = |run: &Run| run.attempt(hold).map(|attempt| attempt.ops.len() as u64);

@@ -16,8 +16,6 @@ pub const MS: i64 = 1_000_000;
 const SHAKE_MS: i64 = 50;
 /// The engine needs this long between a fault and its heal.
 const LENGTH_MIN: i64 = 50 * MS;
-/// Seeds of plans are smaller: not every JSON parser keeps larger numbers exactly.
-const SEED_MAX: u64 = 1 << 53;
 
 /// The meaning of a number in a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -180,7 +178,7 @@ pub fn replaced(plan: &Plan, alternatives: impl Fn(Place, i64, i64) -> Vec<i64>)
 pub fn shaken(plan: &Plan, variation: u64) -> Plan {
     let mut rng = ChaCha8Rng::seed_from_u64(plan.seed);
     rng.set_stream(variation + 1);
-    let seed = rng.random_range(0..SEED_MAX);
+    let seed = rng.random_range(0..Plan::SEED_MAX);
     let latest = plan.time.as_nanos() as i64 - MS;
     let shake = |place: Place, n: &mut i64| match place.of {
         Meaning::At | Meaning::WaitStart => *n = (*n + shift(&mut rng)).clamp(0, latest.max(0)),

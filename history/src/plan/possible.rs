@@ -41,6 +41,9 @@ pub struct PlanError {
 }
 
 impl Plan {
+    /// The largest seed: not every reader of JSON keeps larger integers exactly.
+    pub const SEED_MAX: u64 = 1 << 53;
+
     /// Checks that the plan can be run.
     ///
     /// # Errors
@@ -49,7 +52,7 @@ impl Plan {
         let err = |field, problem: String| Err(PlanError { field, problem });
         self.check_sizes()?;
         let w = &self.workload;
-        if self.seed > 1 << 53 {
+        if self.seed > Self::SEED_MAX {
             return err(
                 "seed",
                 format!("{} is above 2^53, the largest integer that every reader of JSON keeps", self.seed),

@@ -1,11 +1,8 @@
-use std::time::Duration;
-
 use history::{FailureReason, HoldId, Outcome, Topology};
 
 use super::*;
 use crate::{
-    history_builder::{HistoryBuilder, ms, plan},
-    holds::{EventRef, Granted},
+    history_builder::{HistoryBuilder, ms, state},
     properties::Property,
 };
 
@@ -276,21 +273,12 @@ fn a_client_that_still_waits_when_the_record_ends_has_waited_until_then() {
 
 #[test]
 fn an_acquisition_visits_no_attempt_at_another_key() {
-    let mut run = Run::new(plan());
-    run.add_process(0, |_| ProcessName::from("worker-1"));
-    for n in 1..=60_000_u32 {
-        let (client, attempt, key, at) = (ClientId(n), HoldId(n.into()), Key::numbered(n), Stamp(n.into()));
-        let event = Event::Acquire { client, attempt, key, intended: at, mode: Mode::Write, above: None };
-        run.apply(&Entry { at, seq: n.into(), process: 0, event, is_undone: false });
-    }
+    let mut run = state::with_worker();
+    (1..=60_000).for_each(|n| state::sends(&mut run, n, n.into(), Key::numbered(n)));
     let key = run.intern(&Key::from("k0"));
     let mut fairness = Fairness::default();
     for n in 100_000..200_000 {
-        let sent = EventRef { at: Stamp(n), seq: n };
-        let mut hold = Attempt::new(HoldId(n), key, Mode::Write, ClientId(0), 0, sent);
-        let (lease, at, place) = (Duration::from_secs(2), sent.at, Some(n));
-        hold.acquired(sent, Granted { token: None, lease, granted_after: at, place, promised_from: at });
-        fairness.acquired(&run, &hold);
+        fairness.acquired(&run, &state::queued(n, key));
     }
     assert_eq!(fairness.overtaken, []);
     assert!(fairness.grants[&key].holds.len() <= KEPT_MIN);

@@ -62,31 +62,17 @@ impl Queue {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use history::{ClientId, Event, Key, Mode, ProcessName};
+    use history::Key;
 
     use super::*;
-    use crate::{
-        entry::Entry,
-        history_builder::plan,
-        holds::{EventRef, Granted},
-    };
+    use crate::history_builder::state;
 
     #[test]
     fn the_first_hold_of_a_key_visits_no_attempt_at_another_key() {
-        let mut run = Run::new(plan());
-        run.add_process(0, |_| ProcessName::from("worker-1"));
-        for n in 1..=40_000_u32 {
-            let (client, attempt, key, at) = (ClientId(n), HoldId(n.into()), Key::numbered(n), Stamp(n.into()));
-            let event = Event::Acquire { client, attempt, key, intended: at, mode: Mode::Write, above: None };
-            run.apply(&Entry { at, seq: n.into(), process: 0, event, is_undone: false });
-        }
+        let mut run = state::with_worker();
+        (1..=40_000).for_each(|n| state::sends(&mut run, n, n.into(), Key::numbered(n)));
         let key = run.intern(&Key::from("k0"));
-        let sent = EventRef { at: Stamp(50_000), seq: 50_000 };
-        let mut hold = Attempt::new(HoldId(50_000), key, Mode::Write, ClientId(0), 0, sent);
-        let (lease, at, place) = (Duration::from_secs(2), sent.at, Some(1));
-        hold.acquired(sent, Granted { token: None, lease, granted_after: at, place, promised_from: at });
+        let hold = state::queued(50_000, key);
         let grant = hold.grant.unwrap();
         for _ in 0..100_000 {
             // The key has been quiet, so its queue begins anew.

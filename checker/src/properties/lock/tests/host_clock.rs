@@ -31,44 +31,43 @@ fn a_step_explains_an_overlap_whichever_hold_was_granted_first() {
     assert_eq!(found(0, 1_500, 1_900), stands, "both had been granted by then");
 }
 
-#[test]
-fn a_step_before_a_renewal_that_every_node_did_explains_no_overlap() {
-    // Hold 1 is renewed at 1,000, and hold 2 is granted inside both promises. All nodes had granted both.
-    let found = |third: NodeAnswer, from: u64, to: u64| {
+/// All nodes grant hold 1. Nodes 1 and 2 renew it at 1,000, and node 3 answers the renewal as each case says. The step
+/// of the clock comes between 100 and a stamp. Returns the causes of the window that `then` makes, and the verdict.
+fn stepped_before_a_renewal(then: impl Fn(&mut HistoryBuilder)) -> [(String, Verdict); 3] {
+    [(NodeAnswer::Done, 1_000), (NodeAnswer::Done, 1_001), (NodeAnswer::None, 1_000)].map(|(third, to)| {
         let (hold, lease_ns) = (HoldId(1), 2_000_000_000);
         let answers = HistoryBuilder::answers(&[(1, NodeAnswer::Done), (2, NodeAnswer::Done), (3, third)]);
         let mut s = HistoryBuilder::new();
         s.acquire(1, 1, 0, 10, 41).event("worker-1", 1_000, Event::Renew { hold });
         s.event("worker-1", 1_010, Event::Renewed { hold, lease_ns, answers });
-        s.acquire(2, 2, 1_500, 1_510, 42).release(2, 1_600).release_refused(1, 1_700);
-        step(&mut s, from, to);
+        then(&mut s);
+        step(&mut s, 100, to);
         (s.causes().concat(), s.lock().verdict)
-    };
-    let excused = ("host-clock".to_owned(), Verdict::Inconclusive);
-    let stands = ("unexplained".to_owned(), Verdict::Violated);
-    assert_eq!(found(NodeAnswer::Done, 100, 1_000), stands);
-    assert_eq!(found(NodeAnswer::Done, 100, 1_001), excused);
-    assert_eq!(found(NodeAnswer::None, 100, 1_000), excused, "node 3 may have lost the key before the renewal");
+    })
+}
+
+/// A step explains nothing from before a renewal by all nodes; it may explain that node 3 had lost the key by then.
+fn only_the_first_stands() -> [(String, Verdict); 3] {
+    let excused = || ("host-clock".to_owned(), Verdict::Inconclusive);
+    [("unexplained".to_owned(), Verdict::Violated), excused(), excused()]
+}
+
+#[test]
+fn a_step_before_a_renewal_that_every_node_did_explains_no_overlap() {
+    // Hold 2 is granted inside both promises.
+    let found = stepped_before_a_renewal(|s| {
+        s.acquire(2, 2, 1_500, 1_510, 42).release(2, 1_600).release_refused(1, 1_700);
+    });
+    assert_eq!(found, only_the_first_stands());
 }
 
 #[test]
 fn a_step_before_a_renewal_that_every_node_did_explains_no_stale_act() {
-    // Hold 1 is renewed at 1,000, so its promise ends at 2,978. Its write arrives at 3,100, and no fault explains that.
-    let found = |third: NodeAnswer, from: u64, to: u64| {
-        let (hold, lease_ns) = (HoldId(1), 2_000_000_000);
-        let answers = HistoryBuilder::answers(&[(1, NodeAnswer::Done), (2, NodeAnswer::Done), (3, third)]);
-        let mut s = HistoryBuilder::new();
-        s.acquire(1, 1, 0, 10, 41).event("worker-1", 1_000, Event::Renew { hold });
-        s.event("worker-1", 1_010, Event::Renewed { hold, lease_ns, answers });
+    // The promise of hold 1 ends at 2,978. Its write arrives at 3,100, and no fault explains that.
+    let found = stepped_before_a_renewal(|s| {
         s.acquire(2, 2, 3_000, 3_010, 42).release(2, 3_200).write(1, 1, 3_099, 3_100).release_refused(1, 3_150);
-        step(&mut s, from, to);
-        (s.causes().concat(), s.lock().verdict)
-    };
-    let excused = ("host-clock".to_owned(), Verdict::Inconclusive);
-    let stands = ("unexplained".to_owned(), Verdict::Violated);
-    assert_eq!(found(NodeAnswer::Done, 100, 1_000), stands);
-    assert_eq!(found(NodeAnswer::Done, 100, 1_001), excused);
-    assert_eq!(found(NodeAnswer::None, 100, 1_000), excused, "node 3 may have lost the key before the renewal");
+    });
+    assert_eq!(found, only_the_first_stands());
 }
 
 #[test]
