@@ -10,13 +10,14 @@ ROOT := $(filter 0,$(shell id -u))
 THREADS := $(shell echo $$((2 * $$(nproc))))
 REPRODUCED := lock=violated,lock.stale_holder>=1,lock.unexplained=0,off.data.lost_updates>=1,writes.fence.stale_rejected>=1,writes.fence.stale_accepted=0,reads.fence.stale_accepted=0
 
-.PHONY: help demo test test-local dynamodb accept mutants bench stores check checkers recorder executors keys image setup setup-test setup-accept build
+.PHONY: help demo test test-local dynamodb parquet accept mutants bench stores check checkers recorder executors keys image setup setup-test setup-accept build
 
 help:
 	@echo 'make demo     show a double-holder window on five real Redis nodes (packages and images included); simulated without Docker'
 	@echo 'make test     format, lints, docs, unit and property tests, then runs of every lock, fault and resource on real servers'
 	@echo 'make test-local  the part of `make test` that needs neither Docker nor root; `scripts/setup test` prepares it'
 	@echo 'make dynamodb  lints and tests of the backend dynamodb, whose AWS SDK is not in the default build; needs Docker'
+	@echo 'make parquet  lints and tests of the Parquet export, whose crates are not in the default build'
 	@echo 'make accept   the counted runs: docs/acceptance*.md, docs/findings (about 90 minutes; an interrupted one goes on)'
 	@echo 'make image    a container image with nothing but the harness; IMAGE=NAME names it (harness:latest)'
 	@echo 'make mutants  every planted mistake in the checker must be caught by its tests'
@@ -72,6 +73,11 @@ dynamodb: setup
 	$(CARGO) clippy --package locks --package harness --all-targets --features dynamodb -- -D warnings
 	$(CARGO) test --package locks --features dynamodb,planted --test it dynamodb
 	$(CARGO) test --package harness --features dynamodb --test runs -- --ignored --test-threads=1 dynamodb::
+
+# A build of its own: no other command needs these crates.
+parquet: setup
+	$(CARGO) clippy --package harness --all-targets --features parquet -- -D warnings
+	$(CARGO) test --package harness --features parquet export::
 
 # The outcomes are kept for each build and its suites, so an interrupted `make accept` goes on where it was.
 accept: setup-accept

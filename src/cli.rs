@@ -297,7 +297,8 @@ pub struct SelftestArgs {
     /// Only rows whose name contains this word: a bug, or a lock
     #[arg(long, value_name = "WORD")]
     pub only: Option<String>,
-    /// Write the plans of all failures to this directory, for `harness run`
+    /// Write plans of failures to this directory, for `harness run`: of each row, and of each pair of faults, the first
+    /// 10 wrong runs and the first 10 that ended with an error; the table `swarm` writes none
     #[arg(long, value_name = "DIR")]
     pub save: Option<PathBuf>,
     /// Threads [default: one per core]

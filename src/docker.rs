@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 use anyhow::bail;
 use compose::{BINARY, DockerCluster, Engine, File, OwnServer, ResourceStore, Running, STORE_ROLE, Spec};
 use history::{FaultKind, MadeBy, NodeName, Plan};
-use nemesis::{Controller, LiveView};
+use nemesis::{Controller, ControllerError, LiveView};
 use tokio::time::Instant;
 
 use crate::{
@@ -65,7 +65,7 @@ pub async fn run(
         }
         // So does the watch for faults that nobody planned.
         watched = unplanned.record(running, &cluster, &processes) => watched,
-        ended = controller.run() => ended.map_err(anyhow::Error::from),
+        ended = run_if_able(cluster.is_able(&file.plan), controller.run()) => ended,
     };
     match ended {
         Ok(()) => recorder.end(&file.plan)?,
@@ -92,6 +92,17 @@ pub async fn run(
     swept.stuck_networks().iter().for_each(|stuck| terminal.warn(stuck));
     terminal.progress(&format!("down after {:.1} s", began.elapsed().as_secs_f64()));
     Ok(running.images())
+}
+
+/// Takes a run to its end, if its faults are possible. A fault that cannot be injected must not look like a fault
+/// without effect, so all faults are tried before anything is measured. The error keeps its type, because `doctor`
+/// leaves out the fault that the error names.
+async fn run_if_able(
+    tried: impl Future<Output = Result<(), compose::Error>>,
+    run: impl Future<Output = Result<(), ControllerError>>,
+) -> anyhow::Result<()> {
+    tried.await?;
+    Ok(run.await?)
 }
 
 /// Finds, pulls or builds the images of the plan's run, and starts nothing. Returns their ids by role.
@@ -192,12 +203,21 @@ pub fn binary() -> anyhow::Result<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
+    use std::{future::ready, path::Path};
 
+    use futures::executor::block_on;
     use history::{Comparison, ResourceKind};
 
     use super::*;
     use crate::scenario::Scenario;
+
+    #[test]
+    fn a_fault_that_the_machine_cannot_have_ends_the_run_by_name() {
+        let (kind, ability, why) = (FaultKind::Partition, "rules of nftables", "no nft here".to_owned());
+        let unable = compose::Error::Unable { node: "redis-1".into(), kind, ability, why };
+        let error = block_on(run_if_able(ready(Err(unable)), ready(Ok(())))).unwrap_err();
+        assert!(matches!(error.downcast_ref(), Some(compose::Error::Unable { kind: FaultKind::Partition, .. })));
+    }
 
     #[test]
     fn the_resource_gets_comparison_and_bug_of_the_plan() {

@@ -51,7 +51,7 @@ pub fn dose(args: &DoseArgs) -> anyhow::Result<Exit> {
     }
     let runtime = runtime()?;
     let runner = Runner::new(args.runs.clone());
-    let mut series = Series::new(args, cluster);
+    let (mut series, mut printed) = (Series::new(args, cluster), Ok(()));
     for &ratio in &args.ratios {
         let mut measurement = Measurement::new(ratio);
         for seed in args.seed..end {
@@ -75,18 +75,22 @@ pub fn dose(args: &DoseArgs) -> anyhow::Result<Exit> {
             measurement.add(&verdicts);
         }
         if args.format == Format::Text {
-            print(&series.line(&measurement))?;
+            printed = print(&series.line(&measurement));
         }
         series.points.push(measurement);
+        if printed.is_err() {
+            break;
+        }
     }
+    // The plot is drawn also if nothing can be printed: a full output must not take hours of runs with it.
     if args.format == Format::Json {
-        print(&(serde_json::to_string_pretty(&series)? + "\n"))?;
+        printed = print(&(serde_json::to_string_pretty(&series)? + "\n"));
     }
     if let Some(path) = &args.svg {
         let drawn = svg(&series).and_then(|svg| Ok(std::fs::write(path, svg)?));
         drawn.with_context(|| format!("drawing {}", path.display()))?;
     }
-    Ok(series.exit())
+    printed.map(|()| series.exit())
 }
 
 /// Checks that a file can be written, before hours of runs for it. A file that is there stays as it is.

@@ -69,7 +69,7 @@ pub fn explore(args: &ExploreArgs) -> anyhow::Result<Exit> {
         terminal.progress(&format!("{done} of {count} schedules, {rate} a second"));
     };
     let tally = source.tally(seeds, &progress)?;
-    let took = began.elapsed();
+    let (took, judged) = (began.elapsed(), tally.schedules);
 
     let mut classes: Vec<(Class, Occurrences)> = tally.classes.clone().into_iter().collect();
     // Unexplained violations come first.
@@ -84,7 +84,7 @@ pub fn explore(args: &ExploreArgs) -> anyhow::Result<Exit> {
         source.add_inevitability(&mut finding, args.redraws, limits.jobs)?;
         let saved = args.save.as_ref().map_or(Ok(()), |dir| finding.save(dir));
         let results = finding.results()?;
-        let printed = if args.format == Format::Text { print(&results.text(count)) } else { Ok(()) };
+        let printed = if args.format == Format::Text { print(&results.text(judged)) } else { Ok(()) };
         Ok(((results, finding.is_cut_short), saved.and(printed)))
     });
     let made = made.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
@@ -125,7 +125,7 @@ pub fn merge(args: &MergeArgs, files: Vec<PathBuf>) -> anyhow::Result<Exit> {
     let results = Results::joined(files.into_iter().map(part).collect::<Result<_, _>>()?)?;
     match args.format {
         Format::Text => {
-            results.classes.iter().try_for_each(|class| print(&class.text(results.schedules + results.failed)))?;
+            print(&results.findings_text())?;
             print(&results.text())?;
         }
         Format::Json => print(&(serde_json::to_string_pretty(&results)? + "\n"))?,

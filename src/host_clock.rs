@@ -5,6 +5,8 @@ use parking_lot::Mutex;
 
 /// The time that the engine may take from a change to its report.
 const REPORTED_WITHIN_NS: i64 = 2_000_000_000;
+/// The most by which the host's wall clock is adjusted between a look at a node and the sample that places the look.
+const ADJUSTED_BY_NS: i64 = 100_000_000;
 
 /// The wall clock minus the raw clock, as the agent sampled them last.
 #[derive(Default)]
@@ -18,8 +20,17 @@ impl HostClock {
 
     /// Returns the earliest raw stamp of a change that the engine reported at this wall-clock time.
     pub fn earliest(&self, at_wall_ns: i64) -> Stamp {
+        self.stamp(at_wall_ns - REPORTED_WITHIN_NS)
+    }
+
+    /// Returns the earliest raw stamp of a change after a look at this wall-clock time.
+    pub fn earliest_after(&self, look_wall_ns: i64) -> Stamp {
+        self.stamp(look_wall_ns - ADJUSTED_BY_NS)
+    }
+
+    fn stamp(&self, at_wall_ns: i64) -> Stamp {
         let ahead = *self.0.lock();
-        let raw = ahead.map_or(0, |ahead| at_wall_ns - ahead - REPORTED_WITHIN_NS);
+        let raw = ahead.map_or(0, |ahead| at_wall_ns - ahead);
         Stamp(u64::try_from(raw).unwrap_or(0))
     }
 }

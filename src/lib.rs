@@ -50,6 +50,7 @@ mod statistics;
 mod suite;
 mod timeline;
 mod unplanned;
+mod versions;
 
 use std::{
     io::Write,

@@ -135,6 +135,14 @@ impl PlanFile {
             let problem = "clients without `renew` never renew, so the servers grant no such lease";
             return Err(wrong(format!("renew_for: {problem}; add `renew`, or leave `renew_for` out")).into());
         }
+        if let Some(bug) = &self.resource_bug {
+            resource::PlantedBug::from_name(bug, 0).map_err(|e| wrong(format!("resource_bug: {e}")))?;
+            if !self.plan.resource.is_service() {
+                let problem =
+                    format!("`{}` decides in place of the service that has the bug", self.plan.resource.name());
+                return Err(wrong(format!("resource_bug: {problem}; leave it out, or change plan.resource")).into());
+            }
+        }
         self.plan.check_points().map_err(|e| wrong(e.to_string()))?;
         Ok(self)
     }

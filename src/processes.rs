@@ -17,6 +17,7 @@ use crate::{
     process::{RESOURCE_PORT, ResourceCommand},
     report::{Terminal, versions},
     standard_input::send,
+    versions::Versions,
 };
 
 /// Workers, resource and agent of a running cluster.
@@ -36,8 +37,7 @@ struct Workers {
     /// The number of the next process that is started after a kill.
     next: u32,
     have_begun: bool,
-    /// The servers' versions, as a worker reported them.
-    servers: Vec<(NodeName, String)>,
+    servers: Versions,
 }
 
 impl<'a> DockerProcesses<'a> {
@@ -50,7 +50,7 @@ impl<'a> DockerProcesses<'a> {
         keep: bool,
         terminal: &'a Terminal,
     ) -> DockerProcesses<'a> {
-        let workers = Workers { next: file.plan.workload.workers, have_begun: false, servers: Vec::new() };
+        let workers = Workers { next: file.plan.workload.workers, have_begun: false, servers: Versions::default() };
         DockerProcesses {
             file,
             running,
@@ -91,7 +91,7 @@ impl<'a> DockerProcesses<'a> {
             Event::Ready { servers } => {
                 let have_begun = {
                     let mut workers = self.workers.lock();
-                    workers.servers.clone_from(servers);
+                    workers.servers.add(servers);
                     workers.have_begun
                 };
                 if have_begun {
@@ -181,18 +181,11 @@ impl Processes for DockerProcesses<'_> {
 
     fn begin(&self) -> Doing<'_, ()> {
         Box::pin(async move {
-            // A fault that cannot be injected must not look like a fault without effect, so the run ends before
-            // anything is measured.
-            self.cluster.is_able(self.plan()).await.map_err(|e| ClusterError {
-                node: NodeName::new("agent"),
-                doing: "trying the faults of the plan",
-                why: e.to_string(),
-            })?;
             self.agent.know(self.running.addresses().map(|(node, address)| (node.clone(), address)).collect())?;
             {
                 let mut workers = self.workers.lock();
                 workers.have_begun = true;
-                self.terminal.begins(&versions(&workers.servers));
+                self.terminal.begins(&versions(&workers.servers.of(self.plan())));
             }
             self.plan().workers().try_for_each(|worker| self.send(&worker, &Command::Start))
         })

@@ -5,7 +5,9 @@ use std::{collections::BTreeMap, panic::AssertUnwindSafe, path::PathBuf};
 use anyhow::{Context, anyhow};
 use compose::{Engine, STARTING_S, Swept};
 use futures::FutureExt;
-use history::{ClusterKind, Event, MadeBy, Plan, Writer};
+use history::{ClusterKind, Event, MadeBy, Writer};
+use locks::planted::DROPS_COUNTERS;
+use workloads::backend::Backend;
 
 use crate::{
     docker,
@@ -130,7 +132,7 @@ impl Runner {
         }
         let engine = Engine::connect().await?;
         let (dir, mut making, terminal) = self.begin(file)?;
-        if let Some(warning) = without_effect(&file.plan) {
+        if let Some(warning) = without_effect(file) {
             terminal.warn(warning);
         }
         making.on(engine.facts().await?);
@@ -206,13 +208,24 @@ impl Runner {
     }
 }
 
-/// Returns a warning if a plan for real servers sets a switch that only the simulation reads. Plans of `explore` have
-/// such switches, so they are not refused. The checker reads `revokes_on_resume` after each run.
-fn without_effect(plan: &Plan) -> Option<&'static str> {
-    let is_set = plan.cluster == ClusterKind::Docker && plan.models.unwrap_or_default().lock_checks_key;
-    is_set.then_some(
-        "`lock_checks_key` of the plan has no effect on real servers: only the simulation reads it. The Lock service \
-         of etcd checks the key from 3.5 on",
+/// Returns a warning if a plan for real servers sets a switch that only the simulation reads, or has a planted bug that
+/// only its nodes have. Plans of `explore` may have both, so they are not refused. The checker reads
+/// `revokes_on_resume` after each run.
+fn without_effect(file: &PlanFile) -> Option<&'static str> {
+    let PlanFile { backend, plan, .. } = file;
+    if plan.cluster != ClusterKind::Docker {
+        return None;
+    }
+    if plan.models.unwrap_or_default().lock_checks_key {
+        return Some(
+            "`lock_checks_key` of the plan has no effect on real servers: only the simulation reads it. The Lock \
+             service of etcd checks the key from 3.5 on",
+        );
+    }
+    let bug = Backend::named(backend).ok().and_then(|backend| backend.bug);
+    bug.is_some_and(|bug| bug.name == DROPS_COUNTERS).then_some(
+        "the planted bug `drops-counters` has no effect on real servers: only the nodes of the simulation have it. \
+         The lock of this run is correct",
     )
 }
 
@@ -266,7 +279,7 @@ pub fn images(file: &PlanFile, runtime: &Runtime) -> anyhow::Result<BTreeMap<Str
 
 #[cfg(test)]
 mod tests {
-    use history::Models;
+    use history::{Models, Plan};
 
     use super::*;
     use crate::scenario::Scenario;
@@ -300,12 +313,28 @@ mod tests {
     #[test]
     fn a_switch_of_the_models_gets_a_warning_on_real_servers() {
         for (cluster, is_warned) in [(ClusterKind::Docker, true), (ClusterKind::Sim, false)] {
-            let mut plan = Plan { cluster, ..Scenario::of("etcd-server-lock").unwrap().base };
+            let scenario = Scenario::of("etcd-server-lock").unwrap();
+            let mut file = scenario.file(String::new(), Plan { cluster, ..scenario.base.clone() });
             // It tells the checker which servers these are.
-            plan.models = Some(Models { revokes_on_resume: true, ..Models::default() });
-            assert_eq!(without_effect(&plan), None);
-            plan.models = Some(Models { lock_checks_key: true, ..Models::default() });
-            assert_eq!(without_effect(&plan).is_some(), is_warned);
+            file.plan.models = Some(Models { revokes_on_resume: true, ..Models::default() });
+            assert_eq!(without_effect(&file), None);
+            file.plan.models = Some(Models { lock_checks_key: true, ..Models::default() });
+            assert_eq!(without_effect(&file).is_some(), is_warned);
+        }
+    }
+
+    #[test]
+    fn a_planted_bug_of_simulated_nodes_gets_a_warning_on_real_servers() {
+        for (backend, cluster, is_warned) in [
+            ("buggy:drops-counters", ClusterKind::Docker, true),
+            ("buggy:drops-counters@redis", ClusterKind::Docker, true),
+            ("buggy:drops-counters", ClusterKind::Sim, false),
+            ("buggy:local-tokens", ClusterKind::Docker, false),
+            ("redlock", ClusterKind::Docker, false),
+        ] {
+            let scenario = Scenario::of(backend).unwrap();
+            let file = scenario.file(String::new(), Plan { cluster, ..scenario.base.clone() });
+            assert_eq!(without_effect(&file).is_some(), is_warned, "{backend}, {cluster:?}");
         }
     }
 

@@ -25,6 +25,8 @@ mod suite_record;
 mod table;
 mod witness;
 
+use std::collections::BTreeSet;
+
 use anyhow::Context;
 use compose::Engine;
 use history::{ClusterKind, Plan};
@@ -80,17 +82,24 @@ pub fn suite(args: &SuiteArgs) -> anyhow::Result<Exit> {
         terminal.progress(&format!("shard {} has no row: there are more shards than rows", args.shard.get()));
     }
     let mut progress = Progress::new(&todo.iter().map(|todo| todo.case.planned()).collect::<Vec<_>>());
+    let mut printed = Ok(());
     for (made, &Todo { suite, case, n }) in todo.iter().enumerate() {
         let of = || format!("{}, run {} of {}", case.name, n + 1, args.repeat);
         let done = records[suite].with_earlier_tries(runner.one(case, n).with_context(of)?);
+        let (line, progressed) = (table::line(&done), progress.add(&done, case.planned()));
+        let is_red = matches!(done.outcome, Outcome::NotAsExpected | Outcome::Infrastructure);
+        // Recorded first: a full output must not take the run with it.
+        records[suite].add(done)?;
         if args.format == Format::Text {
-            print(&table::line(&done))?;
+            printed = print(&line);
         }
-        if let Some(line) = progress.add(&done, case.planned()) {
+        // Nobody would see the other runs. The files still get those that were made.
+        if printed.is_err() {
+            break;
+        }
+        if let Some(line) = progressed {
             terminal.progress(&line);
         }
-        let is_red = matches!(done.outcome, Outcome::NotAsExpected | Outcome::Infrastructure);
-        records[suite].add(done)?;
         let left = todo.len() - made - 1;
         if is_red && !args.keep_going && left > 0 {
             let (runs, them) = if left == 1 { ("run is", "it") } else { ("runs are", "them") };
@@ -99,7 +108,8 @@ pub fn suite(args: &SuiteArgs) -> anyhow::Result<Exit> {
         }
     }
     let results: Vec<&Results> = records.iter().map(SuiteRecord::results).collect();
-    output.write(&results)
+    let exit = output.write(&results)?;
+    printed.map(|()| exit)
 }
 
 /// Refuses `count` seeds from `--seed` on of which no plan may have the last one.
@@ -167,12 +177,17 @@ struct Todo<'a> {
 /// Returns the runs of the shard that are not recorded yet: the first run of every row, then the second runs.
 fn todo<'a>(args: &SuiteArgs, suites: &'a [Suite], records: &[SuiteRecord]) -> Vec<Todo<'a>> {
     let mut todo = Vec::new();
+    // By suite and row: the runs that are recorded.
+    let recorded = |record: &SuiteRecord| -> Vec<BTreeSet<u32>> {
+        record.results().head.rows.iter().map(|row| record.numbers_of(row)).collect()
+    };
+    let recorded: Vec<Vec<BTreeSet<u32>>> = records.iter().map(recorded).collect();
     for n in 0..args.repeat.get() {
         for (suite, (of, record)) in suites.iter().zip(records).enumerate() {
             let head = &record.results().head;
-            let rows = of.cases.iter().zip(&head.rows);
-            let open = rows.filter(|(_, row)| head.has(row) && !record.has(row, n));
-            todo.extend(open.map(|(case, _)| Todo { suite, case, n }));
+            let rows = of.cases.iter().zip(&head.rows).zip(&recorded[suite]);
+            let open = rows.filter(|((_, row), recorded)| head.has(row) && !recorded.contains(&n));
+            todo.extend(open.map(|((case, _), _)| Todo { suite, case, n }));
         }
     }
     todo

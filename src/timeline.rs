@@ -16,8 +16,10 @@ use std::{
     path::Path,
 };
 
-use checker::Verdicts;
-use history::{Arm, ClientId, Event, FailureReason, Key, NodeName, Plan, Reader, Record, RequestKind, Stamp};
+use checker::{Property, Verdicts};
+use history::{
+    Arm, ClientId, Event, FailureReason, Key, NodeName, Plan, ProcessName, Reader, Record, RequestKind, Stamp,
+};
 
 use self::{disturbances::Disturbances, focus::Focus, holds::Holds, model::Lane, series::SeriesBuilder};
 
@@ -33,10 +35,25 @@ pub use self::{
 /// The file cannot be read, or is damaged.
 pub fn read(history: &Path, verdicts: &Verdicts) -> anyhow::Result<Timeline> {
     let mut builder = Builder::new(verdicts);
+    if matches!(verdicts.properties.get("resource"), Some(Property::Resource(found)) if found.undone > 0) {
+        builder.know_recoveries(recoveries(history)?);
+    }
     for record in Reader::open(history)? {
         builder.add(&record?);
     }
     Ok(builder.finish())
+}
+
+/// Returns what the restarted processes of the resource found on disk, also if the history has no end.
+fn recoveries(history: &Path) -> anyhow::Result<Vec<(ProcessName, u64)>> {
+    let mut found = Vec::new();
+    for record in Reader::open(history)? {
+        let record = record?;
+        if let Event::Recovered { durable } = record.event {
+            found.push((record.process, durable));
+        }
+    }
+    Ok(found)
 }
 
 /// Builds a [`Timeline`] from the records of a history, in the order of the file.
@@ -49,6 +66,8 @@ pub struct Builder {
     holds: Holds,
     disturbances: Disturbances,
     series: SeriesBuilder,
+    /// By the number of each start of the resource: the least number that this process or a later one found on disk.
+    durable: BTreeMap<u32, u64>,
     /// The last counter of each key on each arm, with the admission's number.
     values: HashMap<Key, (u64, Vec<(Arm, u64)>)>,
     failed: Vec<(FailureReason, u64)>,
@@ -66,15 +85,36 @@ impl Builder {
             holds: Holds::new(std::time::Duration::ZERO),
             disturbances: Disturbances::default(),
             series: SeriesBuilder::default(),
+            durable: BTreeMap::new(),
             values: HashMap::new(),
             failed: Vec::new(),
         }
+    }
+
+    /// Takes in what the restarted processes of the resource found on disk ([`Event::Recovered`]). Comes before the
+    /// first record. Requests that a kill undid are left out: they changed nothing.
+    pub fn know_recoveries(&mut self, recoveries: Vec<(ProcessName, u64)>) {
+        self.durable = recoveries.into_iter().map(|(process, durable)| (process.incarnation(), durable)).collect();
+        let mut least = u64::MAX;
+        for durable in self.durable.values_mut().rev() {
+            least = least.min(*durable);
+            *durable = least;
+        }
+    }
+
+    fn is_undone(&self, record: &Record) -> bool {
+        let Event::Admission { number, .. } = &record.event else { return false };
+        let mut later = self.durable.range(record.process.incarnation().saturating_add(1)..);
+        later.next().is_some_and(|(_, durable)| number > durable)
     }
 
     /// Adds the next record.
     pub fn add(&mut self, record: &Record) {
         let at = record.at;
         self.until = self.until.max(at);
+        if self.is_undone(record) {
+            return;
+        }
         match &record.event {
             Event::Plan { plan, .. } => {
                 self.holds = Holds::new(plan.lease);

@@ -60,7 +60,12 @@ impl UnplannedFaults {
             // Rules may do less than a partition does, but not more.
             Change::Filtered | Change::Unfiltered => (FaultKind::Partition, Change::Filtered),
         };
-        let (begins, since, name) = (*change == beginning, clock.earliest(*at_wall_ns), (node.clone(), beginning));
+        let since = match beginning {
+            // A look found the change, so it came after the look before, and no engine took time to report it.
+            Change::Stopped | Change::Filtered => clock.earliest_after(*at_wall_ns),
+            _ => clock.earliest(*at_wall_ns),
+        };
+        let (begins, name) = (*change == beginning, (node.clone(), beginning));
         let (fault, phase) = if begins {
             let fault = FaultId(self.next);
             self.next = self.next.saturating_add(1);
@@ -99,6 +104,26 @@ mod tests {
         let over = FaultPhase::UnplannedOver { since };
         assert_eq!(event("redis-1", Change::Started), Some(of(1, FaultKind::Kill, "redis-1", over)));
         assert_eq!(event("redis-1", Change::Started), None);
+    }
+
+    #[test]
+    fn a_change_that_a_look_found_came_after_the_look_before() {
+        let plan = crate::scenario::Scenario::of("redis").unwrap().base;
+        let (mut faults, clock) = (UnplannedFaults::new(&plan), HostClock::default());
+        clock.sample(1_000_000_000_000);
+        let mut since_ms = |change| match faults.event(&told("redis-1", change, 1_005_000_000_000), &clock) {
+            Some(Event::Fault {
+                phase: FaultPhase::Unplanned { since } | FaultPhase::UnplannedOver { since }, ..
+            }) => Some(since.0 / 1_000_000),
+            _ => None,
+        };
+        for change in [Change::Stopped, Change::Continued, Change::Filtered, Change::Unfiltered] {
+            assert_eq!(since_ms(change), Some(4_900), "{change:?}");
+        }
+        // The engine may have taken two seconds to report these.
+        for change in [Change::Died, Change::Started, Change::CutOff, Change::Reconnected] {
+            assert_eq!(since_ms(change), Some(3_000), "{change:?}");
+        }
     }
 
     #[test]

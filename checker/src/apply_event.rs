@@ -66,7 +66,7 @@ impl Run {
             Event::Stall { from, to, .. } => self.stalled(entry.process, (*from, *to)),
             Event::Clocks { wall_ns, boot_ns } => {
                 let name = &self.processes[entry.process].name;
-                self.stalls.clocks(entry.process, name, mark.at, *wall_ns, *boot_ns);
+                self.clock_steps.sampled(entry.process, name, mark.at, *wall_ns, *boot_ns);
             }
             Event::Recovered { durable } => self.recovered(*durable),
             Event::PacketsDelayed { fault, from, to, since, until } => {

@@ -10,6 +10,11 @@ use crate::{failover::DEMOTED_WITHIN, faults::SENT_AGAIN, holds::Span, rules, ru
 /// The time that servers may take beyond a lease: they look for expired leases only now and then.
 pub(crate) const SLACK: Duration = Duration::from_secs(1);
 
+/// The shortest delay of a leader's packets after which a member of a store asks for the election of another leader.
+/// etcd's election timeout is 1 s or more in ticks of 100 ms, of which the first one may come at once, and the last
+/// heartbeat may be 100 ms old.
+pub(crate) const ELECTED_AFTER: Duration = Duration::from_millis(800);
+
 /// The longest time in which the replicas of a store elect a leader after a fault: etcd's election timeout is drawn
 /// between one and two seconds. The new leader gives each lease its full time again.
 const ELECTED_WITHIN: Duration = Duration::from_secs(2);

@@ -1,4 +1,4 @@
-//! Faults as the history records them, planned or not, and other disturbances: stalls and steps of clocks.
+//! Faults as the history records them, planned or not, and stalls that no fault explains.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -63,9 +63,11 @@ impl FaultRecord {
     }
 
     /// The span in which the fault may have reset connections: it answers packets with a reset, or its heal reset the
-    /// connections that did not recover.
+    /// connections that did not recover. Each fault of links may have such a heal: another fault may have silenced the
+    /// connections before.
     pub fn resets(&self, plan: &Plan, id: FaultId) -> Option<Span> {
-        let (from, to) = self.bracket().filter(|_| self.kind.harm() == Harm::DropsPackets)?;
+        let is_of_links = matches!(self.kind.harm(), Harm::DropsPackets | Harm::DelaysPackets);
+        let (from, to) = self.bracket().filter(|_| is_of_links)?;
         let rejects = |step: &Step| step.fault.link_effect() == Some(LinkEffect::Cut(CutMode::Reject));
         match (plan.step(id).is_none_or(rejects), self.reset) {
             (true, reset) => Some((from, reset.map_or(to, |reset| reset.max(to)))),
@@ -298,26 +300,11 @@ fn meet(plan: &Plan, node: &NodeName, one: FaultId, other: FaultId) -> bool {
     peers.any(|peer| peer != *node && hits(one, &peer) && hits(other, &peer))
 }
 
-/// A step of a kernel clock that no fault injected.
-#[derive(Debug, Clone)]
-pub(crate) struct ClockStep {
-    pub process: ProcessName,
-    pub span: Span,
-    pub moved: Duration,
-    /// The time by which the wall clock was set back; zero if it was set forward.
-    pub set_back: Duration,
-}
-
-/// The most clock steps that are kept.
-const STEPS_MAX: usize = 1_000;
-
-/// Unplanned pauses, and steps of clocks.
+/// Unplanned pauses.
 #[derive(Debug, Default)]
 pub(crate) struct Stalls {
     /// The longest time for which a process did not run though no fault stopped it.
     pub longest: Option<(Duration, ProcessName)>,
-    pub steps: Vec<ClockStep>,
-    samples: FxHashMap<usize, (Stamp, i64, i64)>,
 }
 
 impl Stalls {
@@ -332,30 +319,6 @@ impl Stalls {
         if is_longer {
             self.longest = Some((length, process.clone()));
         }
-    }
-
-    pub fn clocks(&mut self, process: usize, name: &ProcessName, at: Stamp, wall_ns: i64, boot_ns: i64) {
-        let Some((last, wall, boot)) = self.samples.insert(process, (at, wall_ns, boot_ns)) else { return };
-        let moved_ns = wall_ns.abs_diff(wall).max(boot_ns.abs_diff(boot));
-        if !rules::is_clock_step(moved_ns, at.since(last)) {
-            return;
-        }
-        let (is_full, moved) = (self.steps.len() >= STEPS_MAX, Duration::from_nanos(moved_ns));
-        let set_back = if wall_ns < wall { Duration::from_nanos(wall.abs_diff(wall_ns)) } else { Duration::ZERO };
-        match self.steps.last_mut().filter(|_| is_full) {
-            // The last one that is kept stands for all that follow: it may excuse more, and never less.
-            Some(kept) => {
-                kept.span = (kept.span.0.min(last), kept.span.1.max(at));
-                kept.moved = kept.moved.max(moved);
-                kept.set_back = kept.set_back.max(set_back);
-            }
-            None => self.steps.push(ClockStep { process: name.clone(), span: (last, at), moved, set_back }),
-        }
-    }
-
-    /// Returns whether a clock stepped inside the span.
-    pub fn stepped_within(&self, span: Span) -> bool {
-        self.steps.iter().any(|step| rules::overlap(step.span, span).is_some())
     }
 }
 

@@ -99,7 +99,10 @@ impl KeyLease {
             _ => None,
         };
         let clocks = || NodeClocks::of(run, &line.node);
-        let is_synced = synced_after.is_some_and(|after| clocks().has_shown(after, self.lease.told.1, at));
+        // A server that saves by its wall clock waits longer if the host's clock was set back.
+        let is_synced = synced_after.is_some_and(|after| {
+            clocks().has_shown(after, self.lease.told.1, at) && !run.clock_steps.may_have_put_off((at.minus(after), at))
+        });
         // With `everysec`, Redis postpones its writes while a background fsync runs. A SIGKILL may then lose a key that
         // the server had already confirmed.
         let is_put_off = line.kind.harm() == Harm::Kills(Data::Kept)
@@ -265,7 +268,7 @@ impl NodeClocks {
 
 #[cfg(test)]
 mod tests {
-    use history::{CutMode, Direction, Fault, FaultPhase, Models};
+    use history::{CutMode, Direction, Event, Fault, FaultPhase, Models};
 
     use super::*;
     use crate::history_builder::{HistoryBuilder, etcd};
@@ -341,6 +344,29 @@ mod tests {
     }
 
     #[test]
+    fn a_host_whose_clock_was_set_back_syncs_later() {
+        // The node granted hold 1 by 1,010, so its key is on disk by 2,010. The host's clock steps by 1,200. If it goes
+        // back by 300, the server may have synced just before, and does so again by 2,500.
+        for (wall_ms, requested, expected) in [
+            (-300, 2_500, "powerloss"),
+            (-300, 2_501, "unexplained"),
+            (300, 2_009, "powerloss"),
+            (300, 2_010, "host-clock"),
+        ] {
+            let mut s = HistoryBuilder::new();
+            s.plan.models = Some(Models { persistence: Persistence::Everysec, ..Models::default() });
+            s.plan.lock_nodes.truncate(1);
+            s.acquire(1, 1, 1_000, 1_010, 41).acquire(2, 2, 2_700, 2_710, 42).release(2, 2_800);
+            s.release_refused(1, 2_900);
+            for (at, wall_ms) in [(1_100, 0), (1_200, wall_ms)] {
+                s.event("worker-2", at, Event::Clocks { wall_ns: wall_ms * 1_000_000, boot_ns: 0 });
+            }
+            s.inject(1, Fault::new(fault::Powerloss {}, SECOND), "redis-1", requested + 5, 2_690);
+            assert_eq!(s.causes(), [expected], "set by {wall_ms} ms, the power went at {requested}");
+        }
+    }
+
+    #[test]
     fn a_clock_set_back_during_the_grant_may_have_been_right() {
         // The heal of the drift comes between 1,000 and 1,010. After it, only the whole jump ends the lease by 2,010.
         let clock = |change| Fault::new(fault::Clock { clock: WhichClock::Wall, change }, SECOND);
@@ -374,6 +400,24 @@ mod tests {
                 s.fault(1, FaultKind::Partition, "redis-1", 1_900, FaultPhase::ConnectionsReset { count: 1 });
             }
             assert_eq!(s.causes(), [expected], "{promise:?}, {cut:?}, {worker}, reset: {is_reset}");
+        }
+    }
+
+    #[test]
+    fn the_heal_of_a_delay_may_reset_a_connection_that_another_fault_has_silenced() {
+        // Both faults are of the same link. The partition ends at 1,800 and the delay at 1,850; the heal of the delay
+        // resets the connection at 1,950.
+        for (is_reset, expected) in [(true, "delay"), (false, "unexplained")] {
+            let mut s = overlap();
+            s.plan.lock_nodes.truncate(1);
+            s.plan.servers.promise = Promise::Session;
+            let delay = fault::Delay { by: Duration::from_millis(100).into() };
+            s.inject(1, Fault::new(fault::Partition { cut: CutMode::Drop }, SECOND), "redis-1", 1_200, 1_800);
+            s.inject(2, Fault::new(delay, SECOND), "worker-1", 1_150, 1_850);
+            if is_reset {
+                s.fault(2, FaultKind::Delay, "worker-1", 1_950, FaultPhase::ConnectionsReset { count: 1 });
+            }
+            assert_eq!(s.causes(), [expected], "reset: {is_reset}");
         }
     }
 

@@ -193,9 +193,9 @@ pub const LEGEND: &[Term] = &[
     term(
         "overclaim",
         "A client trusted its hold too long. When it acquired, its own deadline was later than the end of the \
-         promise; or its check of the deadline, made after that end, still said that the hold was valid. Violates \
-         `lock`, unless a clock of the worker ran slow by a fault of the plan. Not a window. As a cause of a \
-         window: the client acted too late because of such a belief.",
+         promise; or its check of the deadline, made after that end, still said that the hold was valid; or it \
+         acquired its own hold again after that end. Violates `lock`, unless a clock of the worker ran slow by a \
+         fault of the plan. Not a window. As a cause of a window: the client acted too late because of such a belief.",
     ),
     term(
         "overlap",

@@ -15,6 +15,7 @@ mod apply_event;
 mod attempts;
 mod by_mode;
 mod cause;
+mod clock_steps;
 mod coherence;
 mod disturbance;
 mod entry;

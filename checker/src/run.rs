@@ -13,7 +13,8 @@ use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 
 use crate::{
     attempts::Attempts,
-    faults::{Faults, Stalls},
+    clock_steps::ClockSteps,
+    faults::{FaultRecord, Faults, Stalls},
     holds::{Attempt, EarlyEnd, EventRef, Nodes, Span},
     keys::Keys,
     operations::{Arrival, Operations},
@@ -87,6 +88,7 @@ pub(crate) struct Run {
     pub holds: u64,
     pub faults: Faults,
     pub stalls: Stalls,
+    pub clock_steps: ClockSteps,
     pub of_resource: ResourceStalls,
     pub processes: Vec<Process>,
     /// The processes of each node, by the number of their start.
@@ -131,6 +133,7 @@ impl Run {
             holds: 0,
             faults: Faults::default(),
             stalls: Stalls::default(),
+            clock_steps: ClockSteps::default(),
             of_resource: ResourceStalls::default(),
             processes: Vec::new(),
             of_node: FxHashMap::default(),
@@ -219,15 +222,18 @@ impl Run {
         };
         // A process that ended by itself may have ended in the wait, and its session with it. A clock that was set may
         // have ended the wait too early. A client that renews may notice the loss of its hold while it waits.
-        let is_set = self.may_be_set(&process.node);
+        let waits_since = hold.timeline.last().map_or(Stamp(0), |(begun, _)| begun.at);
+        let is_set = self.may_be_set(&process.node, waits_since);
         let may_act = is_set || process.killed.is_none() || self.plan.workload.renew.is_some();
         let bound = |point| self.bounds_at(&process.node, point).min().unwrap_or(Duration::MAX);
         last.max(if may_act { Stamp(0) } else { hold.idle_until(bound) })
     }
 
-    /// Returns whether a fault may have set a clock of a node.
-    pub fn may_be_set(&self, node: &NodeName) -> bool {
-        self.faults.iter().any(|(_, line)| line.kind == FaultKind::Clock && line.node == *node)
+    /// Returns whether a fault may have set a clock of a node since a stamp. Once it is healed, and the heal is proved,
+    /// the clock runs as it should, and measures later waits rightly.
+    pub fn may_be_set(&self, node: &NodeName, since: Stamp) -> bool {
+        let is_over = |line: &FaultRecord| line.is_heal_proved && line.healed.is_some_and(|healed| healed < since);
+        self.faults.iter().any(|(_, line)| line.kind == FaultKind::Clock && line.node == *node && !is_over(line))
     }
 
     /// The bounds of the planned waits of a worker's client at a point: the client ends a wait by itself after that.

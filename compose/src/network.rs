@@ -24,12 +24,7 @@ impl Network {
     /// Creates the network. The engine assigns fixed addresses only in a subnet that was requested, and only the engine
     /// knows which subnets are free. So the engine first chooses a subnet, and the network then requests this subnet.
     pub(crate) async fn create(engine: &Engine, name: &str, labels: &HashMap<String, String>) -> Result<Self, Error> {
-        let request = |ipam| NetworkCreateRequest {
-            name: name.to_owned(),
-            labels: Some(labels.clone()),
-            ipam,
-            ..Default::default()
-        };
+        let request = |ipam| request(name, labels, ipam);
         let doing = || format!("creating the network {name}");
         let docker = engine.docker();
         for _ in 0..TRIES {
@@ -63,6 +58,18 @@ impl Network {
             )));
         }
         Ok(addresses)
+    }
+}
+
+/// Returns the request for the network. The network has no IPv6, whatever the engine's default is: faults of links and
+/// their probes know only IPv4, so a client could evade a fault that is proved.
+fn request(name: &str, labels: &HashMap<String, String>, ipam: Option<Ipam>) -> NetworkCreateRequest {
+    NetworkCreateRequest {
+        name: name.to_owned(),
+        labels: Some(labels.clone()),
+        ipam,
+        enable_ipv6: Some(false),
+        ..Default::default()
     }
 }
 
@@ -101,6 +108,14 @@ impl Subnet {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_network_has_no_ipv6_whatever_the_engines_default_is() {
+        for ipam in [None, Some(Ipam::default())] {
+            let made = serde_json::to_value(request("run", &HashMap::new(), ipam)).unwrap();
+            assert_eq!(made["EnableIPv6"], false, "{made}");
+        }
+    }
 
     #[test]
     fn nodes_get_neither_the_gateway_nor_the_ends_of_the_subnet() {

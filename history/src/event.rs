@@ -399,7 +399,8 @@ pub enum Event {
         failed: Option<String>,
     },
     /// A fault of links delayed packets: no packet that left `from` for `to` between the two stamps arrived before the
-    /// second stamp.
+    /// second stamp. If several faults delay a packet one after the other, each has an event with its part of the
+    /// delay.
     PacketsDelayed {
         /// The fault of the schedule.
         fault: FaultId,
@@ -407,9 +408,10 @@ pub enum Event {
         from: NodeName,
         /// The receiver.
         to: NodeName,
-        /// The time at which the first delayed packet left.
+        /// The time at which the first delayed packet left, or at which this fault began its part of the delay.
         since: Stamp,
-        /// The time at which that packet was delivered. Packets that left later may have arrived at the same time.
+        /// The time at which that packet was delivered, or at which another fault began its part of the delay. Packets
+        /// that left later may have arrived at the same time.
         until: Stamp,
     },
     /// A fault has reached its next phase.

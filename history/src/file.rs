@@ -209,26 +209,26 @@ impl Reader {
 
     /// Returns what the restarted processes of the resource found on disk: the name of each process, and the largest
     /// number ([`Event::Recovered`]). A checker that knows it from the start keeps no admission until a restart says
-    /// whether it was undone. Only these lines are parsed, and no checksum is compared.
+    /// whether it was undone. `None`: the history has no end, so a later restart may be missing. Only these lines and
+    /// the last one are parsed, and no checksum is compared.
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn recoveries(path: &Path) -> Result<Vec<(ProcessName, u64)>, HistoryError> {
+    pub fn recoveries(path: &Path) -> Result<Option<Vec<(ProcessName, u64)>>, HistoryError> {
         let mut reader = Reader::open(path)?;
         let finder = memmem::Finder::new(b"\"recovered\"");
-        let mut found = Vec::new();
+        let (mut found, mut last) = (Vec::new(), Vec::new());
         while reader.next_line()? {
-            if finder.find(&reader.text).is_none() {
-                continue;
-            }
-            reader.checksum.strip(&mut reader.text);
-            if let Ok(record) = parse(&mut serde_json::Deserializer::from_slice(&reader.text), reader.line - 1)
+            if finder.find(&reader.text).is_some()
+                && let Some(record) = parse_unchecked(&mut reader.text)
                 && let Event::Recovered { durable } = record.event
             {
                 found.push((record.process, durable));
             }
+            std::mem::swap(&mut reader.text, &mut last);
         }
-        Ok(found)
+        let last = parse_unchecked(&mut last).map(|record| record.event);
+        Ok((reader.tail == Tail::Whole && last == Some(Event::End)).then_some(found))
     }
 
     /// Returns the end of the history; known after `next` has returned `None`.
@@ -383,6 +383,12 @@ fn problem(line: &[u8], e: &serde_json::Error) -> String {
         return "its checksum is not the last field, or is not written `,\"crc\":\"…\"}` without spaces".to_owned();
     }
     message.strip_suffix(&place).unwrap_or(&message).to_owned()
+}
+
+/// Parses a line without comparing its checksum, which is removed. `None`: the line is no record.
+fn parse_unchecked(line: &mut Vec<u8>) -> Option<Record> {
+    Checksum::default().strip(line);
+    parse(&mut serde_json::Deserializer::from_slice(line), 0).ok()
 }
 
 /// Parses a line. `place` is the number of a record that does not give its own.

@@ -72,7 +72,7 @@ impl Values {
     }
 
     /// The value as a message shows it: a long text by its beginning, and control characters escaped. A string has
-    /// quotes if another form has the same text.
+    /// quotes if another form, or no value at all, has the same text.
     pub fn words(&self, value: Value) -> String {
         let text = self.text(value);
         if value != Value::ABSENT && self.is_string(value) { self.string_words(text) } else { shortened(text) }
@@ -80,7 +80,8 @@ impl Values {
 
     /// The words of a string.
     pub(crate) fn string_words(&self, text: &str) -> String {
-        if self.forms.contains_key(text) { shortened(&format!("{text:?}")) } else { shortened(text) }
+        let is_another = text == self.text(Value::ABSENT) || self.forms.contains_key(text);
+        if is_another { shortened(&format!("{text:?}")) } else { shortened(text) }
     }
 }
 

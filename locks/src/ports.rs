@@ -379,6 +379,10 @@ pub trait Watch: Send + Sync {
     /// The promise counts from a request that an earlier attempt of the client sent, by the stamp of that request.
     fn promised_since(&self, _mark: Mark) {}
 
+    /// The client is about to acquire its own hold again. The lock calls this **before** it reads its clock for the
+    /// validity of the hold, as for [`Watch::answered`].
+    fn reentering(&self) {}
+
     /// The client has acquired its own hold again, without a request. So many acquisitions of the hold are open now.
     fn reentered(&self, _hold: &Hold, _count: u32) {}
 

@@ -73,19 +73,25 @@ pub struct Program {
 /// The holds that the running program has granted. Times are those of [`RawClock`]: no clock fault shortens them.
 #[derive(Default)]
 struct Granted {
-    /// The latest end of the promise of each hold, until the hold is released or given up.
+    /// The latest end of the lease of each hold, until the hold is released or given up.
     ends: BTreeMap<Owner, Duration>,
-    /// The latest end of the promise of a hold that was given up: the client relies on the promise to its end.
+    /// The latest end of the lease of a hold that was given up: the client relies on the promise to its end.
     given_up: Duration,
 }
 
 impl Granted {
-    /// Returns the latest end of a promise.
+    /// Returns the latest end of a lease.
     fn latest(&self) -> Duration {
         self.ends.values().copied().fold(self.given_up, Duration::max)
     }
 
-    /// Notes a renewal. A renewal shortens no promise.
+    /// Returns what is left of the lease of a hold, rounded up to milliseconds; zero of a hold that is not known.
+    fn left(&self, owner: &Owner) -> Duration {
+        let left = |end: &Duration| Duration::from_millis(millis(end.saturating_sub(RawClock.now())) + 1);
+        self.ends.get(owner).map_or(Duration::ZERO, left)
+    }
+
+    /// Notes a renewal. A renewal shortens no lease.
     fn renewed(&mut self, owner: &Owner, end: Duration) {
         if let Some(known) = self.ends.get_mut(owner) {
             *known = end.max(*known);
@@ -190,15 +196,15 @@ impl Program {
         }
     }
 
-    /// Returns the time until the last promise of the running program has ended, in whole milliseconds.
+    /// Returns the time until the last lease of the running program has ended, in whole milliseconds.
     fn still_promised(&self) -> Duration {
         let left = self.granted.lock().latest().saturating_sub(RawClock.now());
         Duration::from_millis(millis(left.min(self.promise_wait_max)) + 1)
     }
 
-    /// Announces a request, sends it, and reads its answer. The request is announced before a program is started for
-    /// it, so that an attempt that is given up meanwhile is in the record. The promise then counts from before the
-    /// start.
+    /// Announces a request about a hold, sends it, and reads its answer. The request is announced before a program is
+    /// started for it, so that an operation that is given up meanwhile is in the record. The promise of a renewal then
+    /// counts from before the start.
     async fn ask_anew(
         &self,
         request: &Request,
@@ -252,18 +258,27 @@ impl Program {
         }
     }
 
+    /// Announces an attempt before a program is started for it, as for other requests. But its promise counts from the
+    /// request to the program: a program promises nothing before. Otherwise a start that takes a lease would make a
+    /// dead claim of each hold.
     async fn attempt(&self, key: &Key, owner: Owner, lease: Duration, watch: &dyn Watch) -> Result<Hold, Failure> {
         let request =
             Request::Acquire { key: key.as_str().into(), owner: owner.as_str().into(), lease_ms: millis(lease) };
-        let (mut slot, sent, done) = self.ask_anew(&request, lease, Round::Acquire, watch).await;
-        let done = done?;
+        watch.sending(Round::Acquire);
+        let mut slot = self.ready().await;
+        // The program gets the request only now: before, it may have been started anew, or have answered another one.
+        let sent = self.clock.now();
+        watch.promising();
+        slot.asked = RawClock.now();
+        let done = self.exchange(&mut slot, &request, lease, Round::Acquire, watch).await?;
         let lease = done.lease_ms.map_or(lease, Duration::from_millis);
         let valid_until = valid_until(sent, lease, done);
         if done.valid_ms.is_some() && self.clock.now() >= valid_until {
             self.undo(&mut slot, release(key, &owner), lease, watch).await;
             return Err(failure(FailureReason::Validity, Outcome::Failed, NodeAnswer::Late));
         }
-        self.granted.lock().ends.insert(owner.clone(), validity::promise_end(slot.asked, lease));
+        watch.promised();
+        self.granted.lock().ends.insert(owner.clone(), slot.asked.saturating_add(lease));
         let token = done.token.map(Token).filter(|_| self.tokens != TokenSource::None);
         let answers = answered(NodeAnswer::Granted);
         Ok(Hold { key: key.clone(), owner, token, lease, sent, valid_until, answers })
@@ -295,6 +310,8 @@ impl Program {
         if self.clock.now() >= hold.valid_until {
             return Err(failure(FailureReason::Validity, Outcome::Failed, NodeAnswer::None));
         }
+        // The program may let the lock last for exactly this time, and no renewal shortens a promise.
+        let lease = lease.max(self.granted.lock().left(&hold.owner));
         let (key, owner) = (hold.key.as_str().into(), hold.owner.as_str().into());
         let request = Request::Renew { key, owner, lease_ms: millis(lease) };
         let (slot, sent, done) = self.ask_anew(&request, lease, Round::Renew, watch).await;
@@ -304,7 +321,7 @@ impl Program {
         if self.clock.now() >= valid_until.min(hold.valid_until) {
             return Err(failure(FailureReason::Validity, Outcome::Failed, NodeAnswer::Late));
         }
-        self.granted.lock().renewed(&hold.owner, validity::promise_end(slot.asked, lease));
+        self.granted.lock().renewed(&hold.owner, slot.asked.saturating_add(lease));
         if valid_until > hold.valid_until || done.lease_ms.is_some() || done.valid_ms.is_some() {
             (hold.sent, hold.lease, hold.valid_until) = (sent, lease, valid_until);
         }
@@ -331,7 +348,7 @@ struct Slot<'a> {
     process: MutexGuard<'a, Option<ProgramProcess>>,
     /// Why there is none.
     problem: Option<Broken>,
-    /// The time at which the operation asked for it, by [`RawClock`].
+    /// The time by [`RawClock`] at which the operation asked for it, or later: that of the request to the program.
     asked: Duration,
 }
 
@@ -407,94 +424,4 @@ fn refused(request: &Request, error: ErrorCode, detail: String) -> Failure {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{clock::BootClock, ports::Unwatched};
-
-    const LEASE: Duration = Duration::from_secs(2);
-
-    /// The lock of a program that does `before`, and answers each request with `ok` and these fields. The program runs.
-    async fn started(before: &str, fields: &str) -> Program {
-        let answer = format!(r#"printf '{{"id":%s,"ok":true{fields}}}\n' "${{id%%,*}}""#);
-        let script = format!("while read -r line; do id=${{line#*:}}; {before}{answer}; done");
-        let words = ["bash", "-c", &script].map(str::to_owned).to_vec();
-        let command = ProgramCommand { words, dir: None };
-        let program = Program::new(command, &[], LEASE, TokenSource::None, Arc::new(BootClock)).unwrap();
-        program.start().await.unwrap();
-        program
-    }
-
-    async fn acquired(program: &Program, owner: &str) -> Hold {
-        program.acquire(&Key::new("k0"), Owner::new(owner), LEASE, &Unwatched).await.unwrap()
-    }
-
-    #[tokio::test]
-    async fn a_hold_that_is_over_is_forgotten() {
-        let program = started("", "").await;
-        let (released, given_up) = (acquired(&program, "a").await, acquired(&program, "b").await);
-        assert_eq!(program.granted.lock().ends.len(), 2);
-        let promised = program.granted.lock().latest();
-        program.release(&released, &Unwatched).await.unwrap();
-        program.gave_up(&given_up);
-        assert!(program.granted.lock().ends.is_empty());
-        // The client still relies on the promise of the hold that it has given up.
-        assert_eq!(program.granted.lock().latest(), promised);
-    }
-
-    /// A clock that jumps ahead all the time.
-    struct Jumping(AtomicU64);
-
-    impl Clock for Jumping {
-        fn now(&self) -> Duration {
-            Duration::from_secs(3_600 * self.0.fetch_add(1, Ordering::Relaxed))
-        }
-
-        fn sleep_until(&self, _: Duration) -> crate::ports::Reply<()> {
-            crate::ports::replied()
-        }
-    }
-
-    #[tokio::test]
-    async fn a_clock_fault_makes_no_program_late() {
-        let program = Program { clock: Arc::new(Jumping(AtomicU64::new(1))), ..started("sleep 0.2; ", "").await };
-        let hold = acquired(&program, "a").await;
-        assert!(program.still_promised() > Duration::from_millis(1), "the promise lasts as long as before");
-        program.release(&hold, &Unwatched).await.unwrap();
-        assert_eq!(program.restarts(), 0);
-    }
-
-    #[test]
-    fn a_promise_lasts_until_its_latest_end() {
-        let [first, second] = ["a", "b"].map(Owner::new);
-        let (early, late) = (Duration::from_secs(1), Duration::from_secs(2));
-        let ends = [(first.clone(), late), (second.clone(), early)].into();
-        let mut granted = Granted { ends, ..Granted::default() };
-        granted.renewed(&first, early);
-        assert_eq!(granted.latest(), late);
-        for owner in [first, second] {
-            granted.gave_up(&owner);
-            assert_eq!(granted.latest(), late);
-        }
-    }
-
-    #[test]
-    fn the_promise_of_a_long_lease_is_waited_for() {
-        let (words, lease, clock) = (vec!["true".to_owned()], 2 * PROMISE_WAIT_MAX, Arc::new(BootClock));
-        let command = ProgramCommand { words, dir: None };
-        let program = Program::new(command, &[], lease, TokenSource::None, clock).unwrap();
-        program.granted.lock().ends.insert(Owner::new("a"), RawClock.now() + lease);
-        assert!(program.still_promised() > PROMISE_WAIT_MAX + PROMISE_WAIT_MAX / 2);
-    }
-
-    #[tokio::test]
-    async fn no_promise_makes_the_harness_wait_for_ever() {
-        let program = started("", r#","lease_ms":10000000000"#).await;
-        let mut hold = acquired(&program, "a").await;
-        let (ended, longest) = (Duration::from_millis(1), PROMISE_WAIT_MAX + Duration::from_millis(1));
-        assert_eq!(program.still_promised(), longest);
-        program.renew(&mut hold, LEASE, &Unwatched).await.unwrap();
-        assert_eq!(program.still_promised(), longest);
-        program.release(&hold, &Unwatched).await.unwrap();
-        assert_eq!(program.still_promised(), ended);
-    }
-}
+mod tests;

@@ -7,7 +7,7 @@
 //! - A re-entry keeps the hold's token: it is the same hold, so the resource sees no other holder.
 //! - A re-entry does not extend the lease. Its deadline is that of the hold, renewals included. An inner acquisition
 //!   that promised a lease of its own would let its client believe in a hold that no server has extended.
-//! - A hold that has lapsed cannot be entered again.
+//! - A hold that has lapsed cannot be entered again, and neither can one that a renewal has found lost.
 //! - A release too many changes nothing.
 //! - A last release that fails may be repeated until the client acquires the key again: it asks the other lock again.
 //!   The hold cannot be entered meanwhile.
@@ -48,6 +48,8 @@ struct Held {
     mode: Mode,
     /// The number of open acquisitions; 0 from the last release until the other lock has released the hold.
     count: u32,
+    /// True if a renewal has found that this client is no longer the owner.
+    is_lost: bool,
 }
 
 /// The reentrant lock of one client. See [the module](self).
@@ -76,10 +78,11 @@ impl Reentrant {
         if held.mode != mode {
             return Some(Err(Failure::no_such_mode(mode)));
         }
+        watch.reentering();
         let now = self.clock.now();
-        if !held.hold.is_valid(now) {
-            let (reason, outcome) = (FailureReason::Validity, Outcome::Failed);
-            return Some(Err(Failure { reason, outcome, answers: NodeAnswers::new() }));
+        if held.is_lost || !held.hold.is_valid(now) {
+            let reason = if held.is_lost { FailureReason::Lost } else { FailureReason::Validity };
+            return Some(Err(Failure { reason, outcome: Outcome::Failed, answers: NodeAnswers::new() }));
         }
         held.count += 1;
         let mut hold = held.hold.clone();
@@ -126,7 +129,7 @@ impl Lock for Reentrant {
         }
         Box::pin(async move {
             let hold = self.lock.acquire_in(mode, key, owner, lease, watch).await?;
-            self.held.lock().insert(key.clone(), Held { hold: hold.clone(), mode, count: 1 });
+            self.held.lock().insert(key.clone(), Held { hold: hold.clone(), mode, count: 1, is_lost: false });
             Ok(hold)
         })
     }
@@ -141,13 +144,16 @@ impl Lock for Reentrant {
 
     fn renew<'a>(&'a self, hold: &'a mut Hold, lease: Duration, watch: &'a dyn Watch) -> Operation<'a, Renewed> {
         Box::pin(async move {
-            let renewed = self.lock.renew(hold, lease, watch).await?;
+            let renewed = self.lock.renew(hold, lease, watch).await;
             if let Some(held) = self.held.lock().get_mut(&hold.key)
                 && held.hold.owner == hold.owner
             {
-                held.hold = hold.clone();
+                match &renewed {
+                    Ok(_) => held.hold = hold.clone(),
+                    Err(failure) => held.is_lost |= failure.reason == FailureReason::Lost,
+                }
             }
-            Ok(renewed)
+            renewed
         })
     }
 

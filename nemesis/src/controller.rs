@@ -20,6 +20,11 @@ const FINAL_READS_MAX: usize = 1_000;
 /// a store that writes the state of all keys.
 const FINAL_READ: Duration = Duration::from_millis(250);
 
+/// Returns how long the controller waits for the final reads of so many keys.
+pub fn final_reads_within(keys: usize) -> Duration {
+    SLOW_ANSWERS + FINAL_READ * keys as u32
+}
+
 /// A phase of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
@@ -119,7 +124,7 @@ impl Controller<'_> {
         // One worker reads all keys.
         self.begin(Phase::FinalReads);
         let mut keys: Vec<Key> = self.plan.workload.keys().take(FINAL_READS_MAX).collect();
-        let patience = SLOW_ANSWERS + FINAL_READ * keys.len() as u32;
+        let patience = final_reads_within(keys.len());
         for worker in &workers {
             self.processes.finish(worker, std::mem::take(&mut keys)).await?;
         }

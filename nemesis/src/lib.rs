@@ -51,7 +51,7 @@ mod waits;
 
 pub use cluster::{AnswerTime, Cluster, ClusterError, Doing};
 pub use control::Control;
-pub use controller::{Controller, ControllerError, Phase};
+pub use controller::{Controller, ControllerError, Phase, final_reads_within};
 pub use draw::draw;
 pub use drawing::Draw;
 pub use history::fault::Data;

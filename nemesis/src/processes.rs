@@ -10,8 +10,7 @@ use crate::{Control, Doing};
 pub trait Processes: Control {
     /// Tells every worker to connect to the lock nodes and to the resource, also after a restart.
     fn connect(&self) -> Doing<'_, ()>;
-    /// Tells every worker to begin its load, also after a restart. Fails if the cluster cannot inject the plan's
-    /// faults.
+    /// Tells every worker to begin its load, also after a restart.
     fn begin(&self) -> Doing<'_, ()>;
     /// Tells `worker` to finish its critical sections and to begin no more.
     fn stop<'a>(&'a self, worker: &'a NodeName) -> Doing<'a, ()>;

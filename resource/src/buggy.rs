@@ -38,7 +38,7 @@ pub enum PlantedBug {
     AnswersBeforeDurable,
     /// Loses the decided operations in a restart: an operation that arrives again is decided again.
     ForgetsOperations,
-    /// Registers the tokens of every second read only, on the arm `reads`.
+    /// Registers the tokens of one read in two only, on the arm `reads`. The number of the read decides.
     RegistersOneReadInTwo,
     /// Applies one write in ten and answers that every arm refused the write.
     AnswersRefused,
@@ -113,7 +113,8 @@ impl PlantedBug {
     pub(crate) fn registers_read(self, number: Version) -> bool {
         match self {
             PlantedBug::ReadsDoNotRegister => false,
-            PlantedBug::RegistersOneReadInTwo => number.0.is_multiple_of(2),
+            // Reads and writes often take turns: then all numbers of reads are odd, or all are even.
+            PlantedBug::RegistersOneReadInTwo => mix(number.0).is_multiple_of(2),
             _ => true,
         }
     }
@@ -177,4 +178,21 @@ fn mix(seed: u64) -> u64 {
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     bits ^ (bits >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use history::Version;
+
+    use super::PlantedBug;
+
+    #[test]
+    fn one_read_in_two_registers_also_if_reads_and_writes_take_turns() {
+        for first in [1, 2] {
+            let reads = (first..).step_by(2).take(200);
+            let registers = |number: &u64| PlantedBug::RegistersOneReadInTwo.registers_read(Version(*number));
+            let count = reads.filter(registers).count();
+            assert!((80..=120).contains(&count), "{count} of 200, from number {first} on");
+        }
+    }
 }

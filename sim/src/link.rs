@@ -11,12 +11,14 @@
 //! packets no kernel has acknowledged for 15 s (`locks/src/stream.rs`), other kernels after minutes. So after a longer
 //! cut a request may arrive here that a real kernel has dropped.
 //!
-//! Packets that a fault delays wait in the link, so that the heal of the fault delivers them at once.
+//! Packets that a fault delays wait in the link, so that the heal of the fault delivers them at once. If several faults
+//! delay a packet, or lose it one after the other, each has its own part of the delay. A packet that is due before the
+//! packet ahead waits for the faults that delay the packet ahead.
 //!
 //! A link is one connection. Reordering between connections is therefore a delay that is drawn for each packet: packets
 //! of different links overtake each other.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{collections::VecDeque, mem, time::Duration};
 
 use history::{FaultId, LinkDelay, Stamp, fault::CutMode};
 use rand::Rng;
@@ -28,14 +30,14 @@ const RETRANSMIT_MAX: Duration = Duration::from_secs(120);
 /// The latencies that a link without faults draws, in microseconds: those between two containers of one machine.
 pub const LATENCY_US: std::ops::RangeInclusive<u64> = 60..=250;
 
-/// A packet that waits for a retransmission.
-struct WaitingPacket<P> {
-    sent: Stamp,
-    packet: P,
-}
+/// The parts of a delay, in order: a fault, and the time from which on it delayed the packets. A part ends when the
+/// next one begins, and the last one with the arrival.
+type DelayParts = Vec<(FaultId, Stamp)>;
 
 /// Packets that faults delay.
 struct LatePackets<P> {
+    /// The time at which the packets were sent, for the last time if they had been lost.
+    sent: Stamp,
     /// The arrival without any delay.
     undelayed: Stamp,
     /// The delay by each fault that is still on.
@@ -70,8 +72,10 @@ struct LinkFaults<P> {
     delays: Vec<(FaultId, LinkDelay)>,
     /// Packets that wait for the end of their delay, in the order of their arrivals.
     late: VecDeque<LatePackets<P>>,
-    waiting: VecDeque<WaitingPacket<P>>,
-    delayed_by: Option<FaultId>,
+    /// Packets that wait for a retransmission.
+    waiting: VecDeque<P>,
+    /// The faults that have lost the first of them.
+    lost_by: DelayParts,
     retransmit_after: Duration,
     /// The time of the next retransmission. One that comes at another time is of a connection that was reset.
     due: Stamp,
@@ -94,8 +98,8 @@ pub(crate) enum Sent<P> {
 /// Packets that arrive together.
 pub(crate) struct Delivered<P> {
     pub at: Stamp,
-    /// The fault that delayed the packets, and the time at which the first one was sent.
-    pub delayed: Option<(FaultId, Stamp)>,
+    /// The faults that delayed the packets, from the sending of the first packet on.
+    pub delayed: DelayParts,
     pub packets: Vec<P>,
 }
 
@@ -115,8 +119,8 @@ pub(crate) enum Retransmitted<P> {
 
 impl<P> Default for LinkFaults<P> {
     fn default() -> LinkFaults<P> {
-        let (cuts, rejects, losses, delays, late, waiting, delayed_by, retransmit_after, due) = Default::default();
-        LinkFaults { cuts, rejects, losses, delays, late, waiting, delayed_by, retransmit_after, due }
+        let (cuts, rejects, losses, delays, late, waiting, lost_by, retransmit_after, due) = Default::default();
+        LinkFaults { cuts, rejects, losses, delays, late, waiting, lost_by, retransmit_after, due }
     }
 }
 
@@ -154,12 +158,32 @@ impl<P> LinkFaults<P> {
     /// Drops the packets that wait.
     fn reset(&mut self) {
         self.waiting.clear();
-        self.delayed_by = None;
+        self.lost_by.clear();
     }
 }
 
 fn sum(delays: &[(FaultId, Duration)]) -> Duration {
     delays.iter().map(|(_, by)| *by).sum()
+}
+
+/// The parts of the delays of a packet that was sent at `sent`, one after the other.
+fn in_turn(sent: Stamp, delays: &[(FaultId, Duration)]) -> impl Iterator<Item = (FaultId, Stamp)> {
+    delays.iter().scan(sent, |since, (fault, by)| {
+        let part = (*fault, *since);
+        *since = since.plus(*by);
+        Some(part)
+    })
+}
+
+/// Adds the wait for a packet that is ahead, from `since` on, to the parts of a delay. `ahead` has the parts of the
+/// delay of the packet ahead.
+fn wait_behind(parts: &mut DelayParts, since: Stamp, ahead: &[(FaultId, Stamp)]) {
+    for (n, (fault, from)) in ahead.iter().enumerate() {
+        let is_over = ahead.get(n + 1).is_some_and(|(_, next)| *next <= since);
+        if !is_over && parts.last().is_some_and(|(last, _)| last != fault) {
+            parts.push((*fault, since.max(*from)));
+        }
+    }
 }
 
 /// The arrival of a packet on a link without faults.
@@ -202,10 +226,24 @@ impl<P> Link<P> {
         let mut arrivals = Vec::new();
         if faults.delays.iter().any(|(f, _)| *f == fault) {
             faults.delays.retain(|(f, _)| *f != fault);
-            let mut last = now;
+            let (mut last, mut ahead) = (now, DelayParts::new());
             for late in &mut faults.late {
                 late.delays.retain(|(f, _)| *f != fault);
-                last = last.max(late.undelayed.plus(sum(&late.delays)));
+                let due = late.undelayed.plus(sum(&late.delays));
+                let parts = &mut late.delivered.delayed;
+                if due > now {
+                    // The other faults alone explain this arrival.
+                    parts.retain(|(_, since)| *since < late.sent);
+                    parts.extend(in_turn(late.sent, &late.delays));
+                } else {
+                    parts.retain(|(_, since)| *since < now);
+                }
+                let due = due.max(now);
+                if last > due {
+                    wait_behind(parts, due, &ahead);
+                }
+                last = last.max(due);
+                ahead.clone_from(parts);
                 late.delivered.at = last;
                 arrivals.push(last);
             }
@@ -240,14 +278,20 @@ impl<P> Link<P> {
         faults.loser(rng).is_none().then(|| base + sum(&faults.draw_delays(rng)))
     }
 
-    /// Delays packets by the faults of the link, and returns the time of their arrival. `delayed` is the fault to
-    /// record, and the time at which the first packet was sent.
-    fn delay(&mut self, now: Stamp, delayed: Option<(FaultId, Stamp)>, packets: Vec<P>, rng: &mut impl Rng) -> Stamp {
+    /// Delays packets by the faults of the link, and returns the time of their arrival. `delayed` has the faults that
+    /// have delayed the packets before.
+    fn delay(&mut self, now: Stamp, mut delayed: DelayParts, packets: Vec<P>, rng: &mut impl Rng) -> Stamp {
         let undelayed = latency(now, rng);
         let delays = self.faults().draw_delays(rng);
-        let at = self.in_order(undelayed.plus(sum(&delays)));
+        delayed.extend(in_turn(now, &delays));
+        let due = undelayed.plus(sum(&delays));
+        let at = self.in_order(due);
+        let late = &mut self.faults().late;
+        if let Some(ahead) = late.back().filter(|_| at > due) {
+            wait_behind(&mut delayed, due, &ahead.delivered.delayed);
+        }
         let delivered = Delivered { at, delayed, packets };
-        self.faults().late.push_back(LatePackets { undelayed, delays, delivered });
+        late.push_back(LatePackets { sent: now, undelayed, delays, delivered });
         at
     }
 
@@ -275,38 +319,42 @@ impl<P> Link<P> {
             return Sent::Rejected(packet);
         }
         if !faults.waiting.is_empty() {
-            faults.waiting.push_back(WaitingPacket { sent: now, packet });
+            faults.waiting.push_back(packet);
             return Sent::Waits;
         }
         if let Some(fault) = faults.loser(rng) {
-            faults.delayed_by = Some(fault);
-            faults.waiting.push_back(WaitingPacket { sent: now, packet });
+            faults.lost_by = vec![(fault, now)];
+            faults.waiting.push_back(packet);
             faults.retransmit_after = RETRANSMIT_AFTER;
             faults.due = now.plus(faults.retransmit_after);
             return Sent::RetransmittedAt(faults.due);
         }
-        match faults.delays.first().map(|(fault, _)| *fault) {
-            Some(fault) => Sent::Late(self.delay(now, Some((fault, now)), vec![packet], rng)),
-            None => Sent::Arrives(self.in_order(latency(now, rng)), packet),
+        if !faults.delays.is_empty() {
+            return Sent::Late(self.delay(now, Vec::new(), vec![packet], rng));
         }
+        Sent::Arrives(self.in_order(latency(now, rng)), packet)
     }
 
     /// Retransmits the first lost packet, and with it all that wait.
     pub fn retransmit(&mut self, now: Stamp, rng: &mut impl Rng) -> Retransmitted<P> {
         let Some(faults) = &mut self.faults else { return Retransmitted::Nothing };
-        let first = faults.waiting.front().filter(|_| now == faults.due).map(|waiting| waiting.sent);
-        let Some(first) = first else { return Retransmitted::Nothing };
+        if faults.waiting.is_empty() || now != faults.due {
+            return Retransmitted::Nothing;
+        }
         if faults.is_rejecting() {
             faults.reset();
             return Retransmitted::Rejected;
         }
-        if faults.loser(rng).is_some() {
+        if let Some(fault) = faults.loser(rng) {
+            if faults.lost_by.last().is_none_or(|(last, _)| *last != fault) {
+                faults.lost_by.push((fault, now));
+            }
             faults.retransmit_after = (faults.retransmit_after * 2).min(RETRANSMIT_MAX);
             faults.due = now.plus(faults.retransmit_after);
             return Retransmitted::Again(faults.due);
         }
-        let packets = faults.waiting.drain(..).map(|waiting| waiting.packet).collect();
-        let delayed = faults.delayed_by.take().map(|fault| (fault, first));
+        let packets = faults.waiting.drain(..).collect();
+        let delayed = mem::take(&mut faults.lost_by);
         if !faults.delays.is_empty() {
             return Retransmitted::Late(self.delay(now, delayed, packets, rng));
         }

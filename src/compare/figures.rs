@@ -16,7 +16,7 @@ pub struct Number {
 
 /// The numbers that are compared.
 pub const NUMBERS: [Number; 7] = [
-    Number { name: "windows", unit: "", of: |run| number(run, "lock.windows") },
+    Number { name: "windows", unit: "", of: |run| of_windows(run, "lock.windows") },
     Number { name: "longest overlap", unit: " ms", of: |run| longest(run, "lock.overlap_ms_max", has_two_holders) },
     Number { name: "longest staleness", unit: " ms", of: |run| longest(run, "lock.staleness_ms_max", is_stale) },
     Number { name: "lost updates on off", unit: "", of: |run| number(run, "off.data.lost_updates") },
@@ -56,10 +56,17 @@ fn number(run: &Judged, path: &str) -> Option<f64> {
     }
 }
 
+/// A number about the windows of a run. A lock that was not decided has neither windows nor none: a step of the host's
+/// clock excuses its windows, or the record does not order the grants.
+fn of_windows(run: &Judged, path: &str) -> Option<f64> {
+    run.verdicts.lock().filter(|lock| lock.verdict != Verdict::Inconclusive)?;
+    number(run, path)
+}
+
 /// The length of a run's longest window of some kinds; none without such a window. A window may be 0 ms long.
 fn longest(run: &Judged, path: &str, is_of: fn(WindowKind) -> bool) -> Option<f64> {
     let has_one = run.verdicts.lock()?.windows.iter().any(|window| is_of(window.kind));
-    number(run, path).filter(|_| has_one)
+    of_windows(run, path).filter(|_| has_one)
 }
 
 fn has_two_holders(kind: WindowKind) -> bool {
@@ -93,6 +100,17 @@ mod tests {
         assert_eq!(of("kleppmann-pause"), (Some(1.0), true, Some(3_051.0)));
         assert!(of("killed-at-once").1, "a window of 0 ms is a window");
         assert!(!of("cut-short").1, "a hold that was cut short has no second holder");
+    }
+
+    #[test]
+    fn a_run_whose_lock_is_inconclusive_has_no_number_of_windows() {
+        let mut run = run("truncated-early");
+        // Such a lock may have a whole record: the order of two grants is not known, or the host's clock has stepped.
+        run.verdicts.reasons.clear();
+        assert_eq!(run.verdicts.lock().unwrap().verdict, Verdict::Inconclusive);
+        let [windows, overlap, staleness, _, holds, ..] = Figures::of(&run).numbers;
+        assert_eq!((windows, overlap, staleness), (None, None, None));
+        assert!(holds.is_some());
     }
 
     #[test]

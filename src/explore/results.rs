@@ -288,6 +288,12 @@ impl Results {
         Ok(all.with_figures())
     }
 
+    /// Returns the findings for people. A schedule that ended with an error was not judged, so it is none of those that
+    /// a finding is counted in.
+    pub fn findings_text(&self) -> String {
+        self.classes.iter().map(|class| class.text(self.schedules)).collect()
+    }
+
     /// Returns the last lines for people. Each finding is printed before.
     pub fn text(&self) -> String {
         let mut out = String::new();
@@ -352,7 +358,7 @@ impl ClassResults {
         }
     }
 
-    /// Returns the finding for people. `schedules` is the number of all schedules.
+    /// Returns the finding for people. `schedules` is the number of all schedules that were judged.
     pub fn text(&self, schedules: u64) -> String {
         let mut text = String::new();
         let out = &mut text;

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_meet_on_one_node_in_some_plans_and_in_others_not() {
+    fn planned_times_on_one_node_overlap_in_some_plans_and_in_others_not() {
         let all = plans(CorrectLock { backend: "redlock", tokens: Tokens::TwoPhase });
         let until = |step: &Step| if let When::At(at) = step.when { Some((at, at + step.fault.lasting)) } else { None };
         let meet = |one: &Step, other: &Step| {

@@ -47,8 +47,12 @@ pub struct Entry {
     pub is_void: bool,
 }
 
+/// The hold or attempt of an operation, and its access if it is one.
+type Subject = (HoldId, Option<OpId>);
+
 /// An operation that has begun.
 struct Open {
+    of: Subject,
     f: &'static str,
     value: String,
     is_void: bool,
@@ -77,6 +81,8 @@ pub struct Operations<'a> {
     transactions: HashMap<HoldId, Transaction>,
     /// The holds that are in use, with their workers' nodes (`mutex`).
     used: BTreeMap<HoldId, String>,
+    /// The holds whose last access has begun, and has no answer on record (`mutex`).
+    unanswered: HashSet<HoldId>,
     /// The versions of writes that the resource never decided.
     invented: HashMap<(HoldId, OpId), u128>,
     /// The last version that a hold read.
@@ -108,6 +114,7 @@ pub fn each(
         open: BTreeMap::new(),
         transactions: HashMap::new(),
         used: BTreeMap::new(),
+        unanswered: HashSet::new(),
         invented: HashMap::new(),
         bases: HashMap::new(),
         batch: Vec::new(),
@@ -160,7 +167,7 @@ impl Operations<'_> {
         self.processes.get(&client).copied().unwrap_or(u64::from(client.0))
     }
 
-    fn begin(&mut self, client: ClientId, f: &'static str, value: String, is_void: bool) {
+    fn begin(&mut self, client: ClientId, of: Subject, f: &'static str, value: String, is_void: bool) {
         let process = self.process(client);
         if self.open.contains_key(&process) {
             // The client went on without the end of its last operation.
@@ -168,7 +175,7 @@ impl Operations<'_> {
         }
         let process = self.process(client);
         self.entry(Kind::Invoke, Process::Client(process), f, value.clone(), is_void);
-        self.open.insert(process, Open { f, value, is_void });
+        self.open.insert(process, Open { of, f, value, is_void });
     }
 
     /// Ends the operation of a process, if it has one.
@@ -182,8 +189,12 @@ impl Operations<'_> {
         }
     }
 
-    fn end_of(&mut self, client: ClientId, kind: Kind, value: Option<String>) {
-        self.end(self.process(client), kind, value);
+    /// Ends an operation of a client. It is `:info` already if its client has begun another one since.
+    fn end_of(&mut self, client: ClientId, of: Subject, kind: Kind, value: Option<String>) {
+        let process = self.process(client);
+        if self.open.get(&process).is_some_and(|open| open.of == of) {
+            self.end(process, kind, value);
+        }
     }
 
     fn apply(&mut self, event: &Event, node: &str) {
@@ -217,74 +228,97 @@ impl Operations<'_> {
     fn gone(&mut self, node: &str) {
         let left = self.used.iter().filter(|(_, worker)| *worker == node);
         let left: Vec<HoldId> = left.map(|(id, _)| *id).collect();
+        self.abandon(left);
+    }
+
+    /// Nobody knows when these holds end.
+    fn abandon(&mut self, left: Vec<HoldId>) {
         for id in left {
             if let Some(client) = self.holds.get(id).map(|hold| hold.client) {
                 self.used.remove(&id);
-                self.begin(client, "release", "nil".to_owned(), false);
-                self.end_of(client, Kind::Info, None);
+                self.begin(client, (id, None), "release", "nil".to_owned(), false);
+                self.end_of(client, (id, None), Kind::Info, None);
             }
         }
     }
 
     fn mutex(&mut self, event: &Event, id: HoldId, client: ClientId, node: &str) {
-        let nil = || "nil".to_owned();
+        let (nil, of) = (|| "nil".to_owned(), (id, None));
         match event {
-            Event::Acquire { .. } => self.begin(client, "acquire", nil(), false),
-            Event::AcquireFailed { outcome, .. } => self.end_of(client, ended(*outcome), None),
+            Event::Acquire { .. } => {
+                // A client that asks for the key again has left a hold whose last access has no answer on record. The
+                // client goes on using a hold under which it acts later.
+                let is_own = |id: &HoldId| self.holds.get(*id).is_some_and(|hold| hold.client == client);
+                let has_left = |id: &&HoldId| self.unanswered.contains(*id) && is_own(id);
+                let left: Vec<HoldId> = self.used.keys().filter(has_left).copied().collect();
+                self.abandon(left);
+                self.begin(client, of, "acquire", nil(), false);
+            }
+            Event::AcquireFailed { outcome, .. } => self.end_of(client, of, ended(*outcome), None),
             Event::Acquired { .. } => {
-                self.end_of(client, Kind::Ok, None);
+                self.end_of(client, of, Kind::Ok, None);
                 self.used.insert(id, node.to_owned());
                 self.release_after(id, client, None);
+            }
+            Event::Read { op, .. } | Event::Write { op, .. } if self.is_last_and_unanswered(id, *op) => {
+                self.unanswered.insert(id);
             }
             Event::ReadOk { op, .. } | Event::WriteOk { op, .. } | Event::AccessFailed { op, .. } => {
                 self.release_after(id, client, Some(*op));
             }
             // The lease may have ended before: nobody knows when the lock became free.
             Event::Release { .. } | Event::GaveUp { .. } if self.used.remove(&id).is_some() => {
-                self.begin(client, "release", nil(), false);
+                self.begin(client, of, "release", nil(), false);
                 if matches!(event, Event::GaveUp { .. }) {
-                    self.end_of(client, Kind::Info, None);
+                    self.end_of(client, of, Kind::Info, None);
                 }
             }
-            Event::Released { .. } => self.end_of(client, Kind::Ok, None),
-            Event::ReleaseFailed { .. } | Event::GaveUp { .. } => self.end_of(client, Kind::Info, None),
+            Event::Released { .. } => self.end_of(client, of, Kind::Ok, None),
+            Event::ReleaseFailed { .. } | Event::GaveUp { .. } => self.end_of(client, of, Kind::Info, None),
             _ => {}
         }
     }
 
     /// The use of a hold ends with its last access, so its release begins there. `op` is the access that has ended.
     fn release_after(&mut self, id: HoldId, client: ClientId, op: Option<OpId>) {
-        let last = self.source.sections.get(&id).and_then(|section| section.last()).map(|(op, _)| *op);
-        if last == op && self.used.remove(&id).is_some() {
-            self.begin(client, "release", "nil".to_owned(), false);
+        if self.last_access(id) == op && self.used.remove(&id).is_some() {
+            self.begin(client, (id, None), "release", "nil".to_owned(), false);
         }
+    }
+
+    fn last_access(&self, id: HoldId) -> Option<OpId> {
+        self.source.sections.get(&id).and_then(|section| section.last()).map(|(op, _)| *op)
+    }
+
+    fn is_last_and_unanswered(&self, id: HoldId, op: OpId) -> bool {
+        self.source.unanswered.contains(&(id, op)) && self.last_access(id) == Some(op)
     }
 
     fn register(&mut self, event: &Event, id: HoldId, client: ClientId) {
         match event {
-            Event::Read { .. } => self.begin(client, "read", "nil".to_owned(), false),
+            Event::Read { op, .. } => self.begin(client, (id, Some(*op)), "read", "nil".to_owned(), false),
             Event::ReadOk { op, .. } => {
                 let version = self.version_read(event, id, *op);
                 self.bases.insert(id, version);
-                self.end_of(client, Kind::Ok, Some(version.to_string()));
+                self.end_of(client, (id, Some(*op)), Kind::Ok, Some(version.to_string()));
             }
             Event::Write { op, .. } => {
                 let decision = self.source.decisions.get(&(id, *op));
-                let base = decision.map(|decision| decision.base).or(self.bases.get(&id).copied());
+                let base = decision.and_then(|decision| decision.base).or(self.bases.get(&id).copied());
                 let is_refused = decision.is_some_and(|decision| !decision.admitted);
                 let is_void = is_refused || self.source.failed.contains(&(id, *op));
                 let value = format!("[{} {}]", base.unwrap_or_default(), self.version_written(id, *op));
-                self.begin(client, "cas", value, is_void);
+                self.begin(client, (id, Some(*op)), "cas", value, is_void);
             }
             Event::WriteOk { op, .. } => {
                 let is_refused = self.source.decisions.get(&(id, *op)).is_some_and(|decision| !decision.admitted);
-                self.end_of(client, if is_refused { Kind::Fail } else { Kind::Ok }, None);
+                self.end_of(client, (id, Some(*op)), if is_refused { Kind::Fail } else { Kind::Ok }, None);
             }
             Event::AccessFailed { op, outcome, .. } => {
                 let section = self.source.sections.get(&id);
                 let is_read = section.is_some_and(|section| section.contains(&(*op, RequestKind::Read)));
                 // A read changes nothing, so a read without an answer has not happened.
-                self.end_of(client, if is_read { Kind::Fail } else { ended(*outcome) }, None);
+                self.end_of(client, (id, Some(*op)), if is_read { Kind::Fail } else { ended(*outcome) }, None);
             }
             _ => {}
         }
@@ -295,7 +329,7 @@ impl Operations<'_> {
             Event::Read { .. } | Event::Write { .. } if !self.transactions.contains_key(&id) => {
                 let value = self.told(id, key, &HashMap::new());
                 self.transactions.insert(id, Transaction::default());
-                self.begin(client, "txn", value, false);
+                self.begin(client, (id, None), "txn", value, false);
             }
             Event::ReadOk { op, .. } => {
                 let version = self.version_read(event, id, *op);
@@ -329,7 +363,7 @@ impl Operations<'_> {
             _ => Kind::Ok,
         };
         let value = (kind == Kind::Ok).then(|| self.told(id, key, &transaction.read));
-        self.end_of(client, kind, value);
+        self.end_of(client, (id, None), kind, value);
     }
 
     /// The accesses of a section, with the versions that its reads are known to have returned.

@@ -39,7 +39,8 @@ pub fn row(source: &Source, holds: &Holds, record: &Record) -> Option<Row> {
         row.hold = Some(id.0);
         if let Some(hold) = holds.get(id) {
             row.client = Some(hold.client.0);
-            row.key = Some(hold.key.to_string());
+            // The holder of a parent acts on the data of other keys.
+            row.key = row.key.or_else(|| Some(hold.key.to_string()));
             row.token = row.token.or(hold.token.map(|token| token.0));
         }
     }

@@ -7,7 +7,8 @@ use std::{
 
 use checker::Verdicts;
 use history::{
-    Arm, ClientId, Event, HistoryError, HoldId, Key, Mode, OpId, Outcome, Plan, Record, RequestKind, Stamp, Token,
+    Arm, ArmDecision, ClientId, Event, HistoryError, HoldId, Key, Mode, OpId, Outcome, Plan, Record, RequestKind,
+    Stamp, Token,
 };
 
 use super::ordered::{Counts, Ordered};
@@ -18,8 +19,8 @@ use crate::judge::judge_and_show;
 pub struct Decision {
     /// The admission number; of an admitted write also its version.
     pub number: u64,
-    /// The version from which a write was computed.
-    pub base: u64,
+    /// The version from which a write was computed, if it is on record.
+    pub base: Option<u64>,
     /// The version on the arm afterwards.
     pub version: u64,
     /// True if the arm admitted the access.
@@ -46,10 +47,12 @@ pub struct Source {
     pub arm: Arm,
     /// The accesses of each hold, in order.
     pub sections: HashMap<HoldId, Vec<(OpId, RequestKind)>>,
-    /// The decisions of the arm.
+    /// The decisions of the arm; of a write whose decision is not on record, the answer that its client received.
     pub decisions: HashMap<(HoldId, OpId), Decision>,
     /// Accesses that certainly did not happen.
     pub failed: HashSet<(HoldId, OpId)>,
+    /// Accesses whose answer is not on record.
+    pub unanswered: HashSet<(HoldId, OpId)>,
     /// The largest admission number.
     pub largest: u64,
 }
@@ -66,12 +69,16 @@ struct Survey {
     sections: HashMap<HoldId, Vec<(OpId, RequestKind)>>,
     decisions: HashMap<(HoldId, OpId), Decision>,
     failed: HashSet<(HoldId, OpId)>,
+    unanswered: HashSet<(HoldId, OpId)>,
     largest: u64,
 }
 
 impl Survey {
     fn add(&mut self, record: &Record) {
         self.counts.add(record);
+        if self.has_sections {
+            self.note_answer(&record.event);
+        }
         match &record.event {
             Event::Plan { run, plan, .. } => {
                 self.run.clone_from(run);
@@ -100,10 +107,31 @@ impl Survey {
                 self.largest = self.largest.max(*number);
                 // A request that a restart of the resource undid is decided again, and the later decision counts.
                 if let Some(decision) = arms.iter().find(|decision| Some(decision.arm) == self.arm) {
-                    let (base, version) = (decision.base.unwrap_or_default(), decision.version);
-                    let decision = Decision { number: *number, base, version, admitted: decision.admitted };
-                    self.decisions.insert((*hold, *op), decision);
+                    let &ArmDecision { base, version, admitted, .. } = decision;
+                    self.decisions.insert((*hold, *op), Decision { number: *number, base, version, admitted });
                 }
+            }
+            // The stream of the resource may come later, and a record that was cut may lack its end.
+            Event::WriteOk { hold, op, number, arms } if self.has_sections => {
+                self.largest = self.largest.max(*number);
+                if let Some(answer) = arms.iter().flatten().find(|answer| Some(answer.arm) == self.arm) {
+                    let (number, version, admitted) = (*number, *number, answer.admitted);
+                    let answered = Decision { number, base: None, version, admitted };
+                    self.decisions.entry((*hold, *op)).or_insert(answered);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Notes that an access has begun, or that its answer is on record.
+    fn note_answer(&mut self, event: &Event) {
+        match event {
+            Event::Read { hold, op } | Event::Write { hold, op } => {
+                self.unanswered.insert((*hold, *op));
+            }
+            Event::ReadOk { hold, op, .. } | Event::WriteOk { hold, op, .. } | Event::AccessFailed { hold, op, .. } => {
+                self.unanswered.remove(&(*hold, *op));
             }
             _ => {}
         }
@@ -127,6 +155,7 @@ impl Source {
             sections: HashMap::new(),
             decisions: HashMap::new(),
             failed: HashSet::new(),
+            unanswered: HashSet::new(),
             largest: 0,
         };
         let judged = judge_and_show(history, |record| survey.add(record))?;
@@ -143,6 +172,7 @@ impl Source {
             sections: survey.sections,
             decisions: survey.decisions,
             failed: survey.failed,
+            unanswered: survey.unanswered,
             largest: survey.largest,
         })
     }

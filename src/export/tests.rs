@@ -25,6 +25,10 @@ fn place(lines: &[Value], event: &str, hold: u64) -> usize {
     lines.iter().position(|line| line["event"] == event && line["hold"] == hold).unwrap()
 }
 
+fn event(line: &Value) -> &str {
+    line["event"].as_str().unwrap()
+}
+
 /// Reads these lines as a history, numbered anew. The directory has the history.
 fn read(mut lines: Vec<Value>, arm: Arm) -> (TempDir, Source) {
     let mut numbers = HashMap::<String, u64>::new();
@@ -102,6 +106,116 @@ fn a_section_with_a_refused_write_is_not_whole() {
 }
 
 #[test]
+fn sections_of_a_client_at_once_end_as_themselves() {
+    const SECOND: u64 = 1_000_000_001;
+    const THIRD: u64 = 1_000_000_002;
+    let mut lines = pause();
+    let (at, key) = (|us: u64| 14_000_000_000 + us * 1_000, "k1");
+    let was_read = json!([{"arm": "off", "admitted": true, "version": 0, "value": 0}]);
+    let was_written = json!([{"arm": "off", "admitted": true, "base": 0, "version": 11, "value": 1}]);
+    // The client takes a further key under its hold, and reads there before it writes under the first hold.
+    let of_third = [
+        json!({"at": at(55_000), "event": "acquire", "client": 1, "attempt": THIRD, "key": key,
+               "intended": at(55_000)}),
+        json!({"at": at(56_000), "event": "acquired", "attempt": THIRD, "lease_ns": 2_000_000_000_u64,
+               "granted_after": at(55_000), "token": 43}),
+        json!({"at": at(57_000), "event": "read", "hold": THIRD, "op": 1}),
+        json!({"at": at(58_000), "event": "admission", "number": 10, "key": key, "kind": "read", "hold": THIRD, "op": 1,
+               "token": 43, "arms": was_read}),
+        json!({"at": at(59_000), "event": "read-ok", "hold": THIRD, "op": 1, "number": 10}),
+        json!({"at": at(211_200), "event": "write", "hold": THIRD, "op": 2}),
+        json!({"at": at(211_400), "event": "admission", "number": 11, "key": key, "kind": "write", "hold": THIRD,
+               "op": 2, "token": 43, "arms": was_written}),
+        json!({"at": at(211_600), "event": "write-ok", "hold": THIRD, "op": 2, "number": 11}),
+    ];
+    for mut line in of_third {
+        let is_decision = line["event"] == "admission";
+        line["process"] = json!(if is_decision { "resource" } else { "worker-2" });
+        let after = |other: &Value| other["at"].as_u64() > line["at"].as_u64();
+        let place = lines.iter().position(after).unwrap();
+        lines.insert(place, line);
+    }
+    assert!(place(&lines, "read", THIRD) < place(&lines, "write", SECOND));
+    let (_dir, source) = read(lines, Arm::Off);
+    let mut ends = Vec::new();
+    each(&source, JepsenModel::RwRegister, None, |entry| {
+        if entry.kind != Kind::Invoke && entry.f == "txn" && entry.process != Process::Client(0) {
+            ends.push((entry.process.clone(), entry.kind, entry.value.clone()));
+        }
+        Ok(())
+    })
+    .unwrap();
+    let first = (Process::Client(1), Kind::Info, r#"[[:r "k0" nil] [:w "k0" 3]]"#.to_owned());
+    // The client goes on as a new process.
+    let second = (Process::Client(5), Kind::Ok, r#"[[:r "k1" nil] [:w "k1" 11]]"#.to_owned());
+    assert_eq!(ends, [first, second]);
+}
+
+#[test]
+fn a_client_that_asks_again_has_left_its_hold() {
+    const SECOND: u64 = 1_000_000_001;
+    let mut lines = pause();
+    lines.retain(|line| line["hold"] != SECOND || !["write-ok", "release", "released"].contains(&event(line)));
+    let again = [
+        json!({"at": 14_212_000_000_u64, "event": "acquire", "client": 1, "attempt": SECOND + 1, "key": "k0",
+               "intended": 14_212_000_000_u64}),
+        json!({"at": 14_213_000_000_u64, "event": "acquired", "attempt": SECOND + 1, "token": 43,
+               "lease_ns": 2_000_000_000_u64, "granted_after": 14_212_000_000_u64}),
+    ];
+    let healing = lines.iter().position(|line| line["phase"] == "heal-requested").unwrap();
+    for (n, mut line) in again.into_iter().enumerate() {
+        line["process"] = json!("worker-2");
+        lines.insert(healing + n, line);
+    }
+    let (_dir, source) = read(lines, Arm::Off);
+    assert_eq!(ends(&source, JepsenModel::Mutex, 1, "release"), [Kind::Info]);
+    assert_eq!(ends(&source, JepsenModel::Mutex, 5, "acquire"), [Kind::Ok]);
+}
+
+#[test]
+fn a_client_that_asks_again_and_acts_keeps_its_hold() {
+    const SECOND: u64 = 1_000_000_001;
+    let mut lines = pause();
+    // The client asks for the key again while it works, and is refused.
+    let again = [
+        json!({"at": 14_100_000_000_u64, "event": "acquire", "client": 1, "attempt": SECOND + 1, "key": "k0",
+               "intended": 14_100_000_000_u64}),
+        json!({"at": 14_101_000_000_u64, "event": "acquire-failed", "attempt": SECOND + 1, "outcome": "failed",
+               "why": "held"}),
+    ];
+    let write = place(&lines, "write", SECOND);
+    for (n, mut line) in again.into_iter().enumerate() {
+        line["process"] = json!("worker-2");
+        lines.insert(write + n, line);
+    }
+    let (_dir, source) = read(lines, Arm::Off);
+    // The release begins after the write, and has its answer.
+    assert_eq!(ends(&source, JepsenModel::Mutex, 1, "acquire"), [Kind::Fail, Kind::Ok, Kind::Fail]);
+    assert_eq!(ends(&source, JepsenModel::Mutex, 1, "release"), [Kind::Ok]);
+}
+
+#[test]
+fn the_answer_to_a_release_ends_no_later_attempt() {
+    let mut lines = pause();
+    // The client asks for the lock again before its release is answered, and is refused.
+    let released = place(&lines, "released", 1_000_000_001);
+    let again = json!({
+        "process": "worker-2", "at": 14_212_400_000_u64, "event": "acquire", "client": 1, "attempt": 1_000_000_002,
+        "key": "k0", "intended": 14_212_400_000_u64,
+    });
+    let refused = json!({
+        "process": "worker-2", "at": 14_213_400_000_u64, "event": "acquire-failed", "attempt": 1_000_000_002,
+        "outcome": "failed", "why": "held",
+    });
+    lines.insert(released + 1, refused);
+    lines.insert(released, again);
+    let (_dir, source) = read(lines, Arm::Off);
+    assert_eq!(ends(&source, JepsenModel::Mutex, 1, "release"), [Kind::Info]);
+    // The client goes on as a new process.
+    assert_eq!(ends(&source, JepsenModel::Mutex, 5, "acquire"), [Kind::Fail]);
+}
+
+#[test]
 fn the_later_decision_counts_if_a_restart_undid_the_first() {
     let mut lines = pause();
     let is_write = |line: &Value| line["event"] == "admission" && line["hold"] == 1 && line["kind"] == "write";
@@ -122,6 +236,21 @@ fn the_later_decision_counts_if_a_restart_undid_the_first() {
     }
     let (_dir, source) = read(lines, Arm::Writes);
     assert_eq!(ends(&source, JepsenModel::CasRegister, 0, "cas"), [Kind::Fail]);
+}
+
+#[test]
+fn a_decision_has_the_key_of_its_data() {
+    let mut lines = pause();
+    for line in lines.iter_mut().filter(|line| event(line) == "admission" && line["hold"] == 1) {
+        line["key"] = json!("k1");
+    }
+    let (_dir, source) = read(lines, Arm::Off);
+    let mut table = Vec::<u8>::new();
+    csv::write(&source, &mut table).unwrap();
+    let table = String::from_utf8(table).unwrap();
+    for part in [",read,0,1,k0,1,", ",admission,0,1,k1,1,", ",write,0,1,k0,2,", ",admission,0,1,k1,2,"] {
+        assert_eq!(table.matches(part).count(), 1, "{part}: {table}");
+    }
 }
 
 #[test]
@@ -230,10 +359,28 @@ fn many_operations_of_one_stamp_are_written_soon() {
 }
 
 #[test]
+fn the_answer_counts_if_the_record_was_cut_before_the_decision() {
+    let mut lines = pause();
+    lines.retain(|line| event(line) != "admission" || line["hold"] != 1 || line["kind"] != "write");
+    for (arm, expected) in [(Arm::Off, Kind::Ok), (Arm::Writes, Kind::Fail)] {
+        let (_dir, source) = read(lines.clone(), arm);
+        assert_eq!(ends(&source, JepsenModel::CasRegister, 0, "cas"), [expected], "{arm}");
+        assert_eq!(ends(&source, JepsenModel::RwRegister, 0, "txn"), [expected], "{arm}");
+        each(&source, JepsenModel::CasRegister, None, |entry| {
+            // The version is the number of the answer, which later reads return.
+            let is_own = entry.process == Process::Client(0) && entry.f == "cas";
+            assert!(!is_own || entry.value == "[0 4]", "{}", entry.value);
+            Ok(())
+        })
+        .unwrap();
+    }
+}
+
+#[test]
 fn a_write_without_a_decision_has_a_version_after_the_largest_number() {
     let mut lines = pause();
-    let is_write = |line: &Value| line["event"] == "admission" && line["hold"] == 1 && line["kind"] == "write";
-    lines.retain(|line| !is_write(line));
+    let is_write = |line: &Value| line["event"] == "admission" && line["kind"] == "write" || event(line) == "write-ok";
+    lines.retain(|line| line["hold"] != 1 || !is_write(line));
     let last = lines.iter().rposition(|line| line["event"] == "admission" && line["hold"].is_u64()).unwrap();
     lines[last]["number"] = json!(u64::MAX);
     let (_dir, source) = read(lines, Arm::Off);

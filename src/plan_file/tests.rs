@@ -1,7 +1,8 @@
 use std::time::Duration;
 
 use history::{
-    Event, Fault, FaultId, Point, Reader, Record, Stamp, Step, Target, Until, Wait, WaitId, When, Writer, fault,
+    Event, Fault, FaultId, Point, Reader, Record, ResourceKind, Stamp, Step, Target, Until, Wait, WaitId, When, Writer,
+    fault,
 };
 
 use super::*;
@@ -140,6 +141,28 @@ fn the_lease_of_renewals_is_refused_without_renewals() {
     assert!(renewing(Some(Duration::from_millis(500))).is_ok());
     let refused = renewing(None).unwrap_err();
     assert!(refused.contains("renew_for: clients without `renew` never renew"), "{refused}");
+}
+
+#[test]
+fn a_bug_that_the_resource_cannot_have_is_refused() {
+    let with_bug = |bug: &str, resource| {
+        parsed("redis", |file| {
+            file.resource_bug = Some(bug.to_owned());
+            (file.plan.resource, file.plan.cluster) = (resource, ClusterKind::Docker);
+        })
+    };
+    assert!(with_bug("forgets-tokens", ResourceKind::Service).is_ok());
+    for (bug, resource, words) in [
+        (
+            "forgets-tokn",
+            ResourceKind::Service,
+            "resource_bug: no planted bug of the resource is called `forgets-tokn`",
+        ),
+        ("forgets-tokens", ResourceKind::Postgres, "resource_bug: `postgres` decides in place of the service"),
+    ] {
+        let refused = with_bug(bug, resource).unwrap_err();
+        assert!(refused.contains(words), "{refused}");
+    }
 }
 
 #[test]

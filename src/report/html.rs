@@ -145,7 +145,7 @@ fn view(judged: &Judged, compared: &Comparison, timeline: &Timeline) -> anyhow::
         stories_left: (stories_left > 0).then(|| left_out(stories_left)),
         rows: rows(verdicts, compared).into_iter().map(row).collect(),
         notes: reasons.chain(notes(verdicts)).collect(),
-        arms: arms::arms(verdicts, timeline),
+        arms: arms::arms(verdicts, timeline, plan.fence),
         figures: figures(judged),
         quantiles: quantiles.filter_map(quantile).collect(),
         made_by: judged.made_by.iter().flat_map(|made_by| made_by.lines()).collect(),

@@ -107,6 +107,36 @@ impl Shows {
         };
         verdicts.properties.iter().any(|(_, p)| p.verdict() == Verdict::Violated && of(p))
     }
+
+    /// Returns whether the verdicts decide the property that shows this violation. An inconclusive one says nothing
+    /// about a twin.
+    pub fn is_decided_in(self, verdicts: &Verdicts) -> bool {
+        let of_lock = [
+            Shows::LeaseOverlap,
+            Shows::CutShort,
+            Shows::StaleHolder,
+            Shows::DeadClaim,
+            Shows::Overclaim,
+            Shows::MinorityClaim,
+        ];
+        let is_of = |property: &Property| match property {
+            Property::Lock(_) => of_lock.contains(&self),
+            Property::Tokens(_) => self == Shows::Tokens,
+            Property::Fence(_) => matches!(self, Shows::StaleAccepted | Shows::Unjustified),
+            Property::Resource(_) => self == Shows::Resource,
+            Property::Release(_) => self == Shows::Release,
+            Property::Liveness(_) => self == Shows::Liveness,
+            Property::Fairness(_) => self == Shows::Fairness,
+            Property::Reentry(_) => self == Shows::Reentry,
+            _ => false,
+        };
+        // Of liveness, a run without a kill in which nobody got stuck is only measured.
+        let is_decided = |verdict| match verdict {
+            Verdict::Measured => self == Shows::Liveness,
+            _ => matches!(verdict, Verdict::Upheld | Verdict::Violated),
+        };
+        self == Shows::SentEarly || verdicts.properties.iter().any(|(_, p)| is_of(p) && is_decided(p.verdict()))
+    }
 }
 
 /// One planted bug, the violation that must show it, and the scenario that provokes it.
@@ -158,11 +188,13 @@ impl Hunt {
         }
     }
 
-    fn is_shown(&self, seed: u64, is_buggy: bool) -> Result<bool, String> {
+    fn seen(&self, seed: u64, is_buggy: bool) -> Result<Seen, String> {
         let (backend, resource_bug) = self.under(is_buggy);
         match verdicts(&self.plan(seed, is_buggy)?, Subject { backend: &backend, resource_bug }) {
-            Ok(verdicts) => Ok(self.shows.is_in(&verdicts)),
-            Err(error) if self.shows.is_error(&error) => Ok(true),
+            Ok(verdicts) if self.shows.is_in(&verdicts) => Ok(Seen::Shown),
+            Ok(verdicts) if self.shows.is_decided_in(&verdicts) => Ok(Seen::Decided),
+            Ok(_) => Ok(Seen::Undecided),
+            Err(error) if self.shows.is_error(&error) => Ok(Seen::Shown),
             Err(error) => Err(error.into()),
         }
     }
@@ -173,6 +205,17 @@ impl Hunt {
         let (backend, resource_bug) = self.under(true);
         mentions(&self.plan(seed, true)?, Subject { backend: &backend, resource_bug }, word)
     }
+}
+
+/// The outcome of one seed of a hunt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Seen {
+    /// The violation that shows the bug.
+    Shown,
+    /// The property was decided, without that violation.
+    Decided,
+    /// The property was not decided.
+    Undecided,
 }
 
 /// The result of a hunt.
@@ -186,6 +229,8 @@ pub struct HuntResult {
     pub is_given_away: bool,
     /// Seeds that the twin ran.
     pub twins: u64,
+    /// Seeds of the twin at which the property was decided, or the violation shown.
+    pub twins_decided: u64,
     /// Seeds at which the twin showed the violation.
     pub twins_shown: Vec<u64>,
 }
@@ -199,21 +244,23 @@ impl HuntResult {
         let jobs = twins.jobs;
         let mut caught_at = None;
         for seed in 0..PATIENCE {
-            if hunt.is_shown(seed, true)? {
+            if hunt.seen(seed, true)? == Seen::Shown {
                 caught_at = Some(seed);
                 break;
             }
         }
         let is_given_away = caught_at.map_or(Ok(false), |seed| hunt.is_given_away(seed))?;
         let count = twins.count.max(caught_at.map_or(0, |seed| seed + 1));
-        let shown = across(Seeds { first: 0, count, jobs }, &|seed| hunt.is_shown(seed, false))?;
-        let twins_shown = shown.into_iter().filter(|(_, is_shown)| *is_shown).map(|(seed, _)| seed).collect();
-        Ok(HuntResult { hunt: *hunt, caught_at, is_given_away, twins: count, twins_shown })
+        let seen = across(Seeds { first: 0, count, jobs }, &|seed| hunt.seen(seed, false))?;
+        let twins_decided = seen.iter().filter(|(_, seen)| *seen != Seen::Undecided).count() as u64;
+        let twins_shown = seen.into_iter().filter(|(_, seen)| *seen == Seen::Shown).map(|(seed, _)| seed).collect();
+        Ok(HuntResult { hunt: *hunt, caught_at, is_given_away, twins: count, twins_decided, twins_shown })
     }
 
-    /// Returns whether the bug was caught, and the twin was not.
+    /// Returns whether the bug was caught, and the twin was not. A twin whose property was decided at no seed says
+    /// nothing.
     pub fn is_right(&self) -> bool {
-        self.caught_at.is_some() && !self.is_given_away && self.twins_shown.is_empty()
+        self.caught_at.is_some() && !self.is_given_away && self.twins_decided > 0 && self.twins_shown.is_empty()
     }
 }
 
@@ -224,11 +271,18 @@ mod tests {
 
     #[test]
     fn a_hunt_is_right_if_only_the_bug_is_caught() {
-        let right =
-            HuntResult { hunt: HUNTS[0], caught_at: Some(2), is_given_away: false, twins: 3, twins_shown: Vec::new() };
+        let right = HuntResult {
+            hunt: HUNTS[0],
+            caught_at: Some(2),
+            is_given_away: false,
+            twins: 3,
+            twins_decided: 1,
+            twins_shown: Vec::new(),
+        };
         assert!(right.is_right());
         assert!(!HuntResult { caught_at: None, ..right.clone() }.is_right());
         assert!(!HuntResult { is_given_away: true, ..right.clone() }.is_right());
+        assert!(!HuntResult { twins_decided: 0, ..right.clone() }.is_right(), "nothing was decided");
         assert!(!HuntResult { twins_shown: vec![1], ..right }.is_right());
     }
 
@@ -236,5 +290,6 @@ mod tests {
     fn the_twin_runs_every_seed_that_the_bug_needed() {
         let result = HuntResult::of(&HUNTS[0], Seeds { first: 0, count: 0, jobs: 1 }).unwrap();
         assert_eq!(result.twins, result.caught_at.unwrap() + 1);
+        assert!(0 < result.twins_decided && result.twins_decided <= result.twins, "{}", result.twins_decided);
     }
 }

@@ -186,7 +186,8 @@ impl Report {
         for bug in &self.bugs {
             let seeds = bug.caught_at.map_or_else(|| "never".to_owned(), |seed| (seed + 1).to_string());
             let twin = match bug.twins_shown.len() {
-                0 => format!("upheld in {}", bug.twins),
+                0 if bug.twins_decided == 0 => format!("not decided in {}", bug.twins),
+                0 => format!("not shown in {}", bug.twins),
                 n => format!("shown in {n} of {}", bug.twins),
             };
             let (name, shows, mark) = (bug.hunt.name(), bug.hunt.shows.name(), mark(bug.is_right()));
@@ -325,6 +326,7 @@ impl Report {
                 "seeds": b.caught_at.map(|seed| seed + 1),
                 "is_given_away": b.is_given_away,
                 "twins": b.twins,
+                "twins_decided": b.twins_decided,
                 "twins_shown": b.twins_shown,
                 "is_right": b.is_right(),
             })

@@ -23,14 +23,18 @@ struct Attempt {
     client: ClientId,
     key: Key,
     mode: Mode,
-    /// The end of its promise, without renewals.
+    /// The end of its promise.
     until: Stamp,
     sent: Stamp,
+    /// The sending of the renewal that is under way.
+    renewing: Option<Stamp>,
     /// The time at which the client saw that it had to wait.
     behind: Option<Stamp>,
     acquired: Option<(Stamp, Option<Token>)>,
     failed: Option<(Stamp, FailureReason)>,
     released: Option<Stamp>,
+    /// The time at which the client noticed that it had lost the hold.
+    lost: Option<Stamp>,
     yes: Vec<NodeName>,
     points: Vec<history::Point>,
     /// The last check of the deadline that passed.
@@ -54,11 +58,23 @@ struct Registered {
     at: Stamp,
 }
 
+/// A write that the resource decided.
+#[derive(Debug)]
+struct Decided {
+    hold: HoldId,
+    op: Option<OpId>,
+    /// The number of the write in the resource's log.
+    number: u64,
+    at: Stamp,
+}
+
 /// The facts of a history that witnesses need.
 #[derive(Debug)]
 pub struct Evidence {
     plan: Plan,
     attempts: BTreeMap<HoldId, Attempt>,
+    /// The writes in the order of the record, while the history is read: a restart that comes later may undo one.
+    decided: Vec<Decided>,
     /// Writes in the order of their arrival.
     writes: Vec<(HoldId, Stamp)>,
     /// The operations of the writes that arrived, in the order of the record.
@@ -71,26 +87,30 @@ pub struct Evidence {
     recovered: Vec<(Stamp, u64)>,
     proved: Vec<(FaultKind, NodeName, Stamp, Stamp)>,
     unproved: Vec<FaultKind>,
-    /// Kills of servers: the time of the request, and the number of pending fsyncs if the server told it.
+    /// Kills: the time of the request, and the number of pending fsyncs if the server told it.
     killed: Vec<(FaultId, NodeName, Stamp, Option<u32>)>,
-    has_renewal_failed: bool,
+    /// The last failure of a renewal.
+    renewal_failed: Option<Stamp>,
     injected: Vec<FaultKind>,
+    /// The time from which the first fault was on.
+    first_injected: Option<Stamp>,
     healed: Vec<FaultKind>,
 }
 
 impl Evidence {
     /// Reads a whole history.
     pub fn of<'r>(plan: &Plan, records: impl Iterator<Item = &'r Record>) -> Evidence {
-        let (attempts, writes) = (BTreeMap::new(), Vec::new());
+        let (attempts, decided, writes) = (BTreeMap::new(), Vec::new(), Vec::new());
         let (registered, recovered) = (Vec::new(), Vec::new());
         let (proved, unproved, killed) = (Vec::new(), Vec::new(), Vec::new());
         let (injected, healed) = (Vec::new(), Vec::new());
         let plan = plan.clone();
-        let has_renewal_failed = false;
+        let (renewal_failed, first_injected) = (None, None);
         let (arrived, checked) = (Vec::new(), BTreeMap::new());
         let mut evidence = Evidence {
             plan,
             attempts,
+            decided,
             writes,
             arrived,
             checked,
@@ -99,12 +119,19 @@ impl Evidence {
             proved,
             unproved,
             killed,
-            has_renewal_failed,
+            renewal_failed,
             injected,
+            first_injected,
             healed,
         };
         for record in records {
             evidence.add(record);
+        }
+        for Decided { hold, op, number, at } in std::mem::take(&mut evidence.decided) {
+            if evidence.outlives_restarts(number, at) {
+                evidence.writes.push((hold, at));
+                evidence.arrived.extend(op.map(|op| ((hold, op), at)));
+            }
         }
         // Records of different processes are not in order; their stamps are.
         evidence.writes.sort_by_key(|(_, at)| *at);
@@ -120,8 +147,8 @@ impl Evidence {
         };
         match &record.event {
             Event::Acquire { client, attempt, key, mode, .. } => {
-                let (acquired, failed, released, behind) = (None, None, None, None);
-                let (yes, points, checked) = (Vec::new(), Vec::new(), None);
+                let (acquired, failed, released, lost, behind) = (None, None, None, None, None);
+                let (renewing, yes, points, checked) = (None, Vec::new(), Vec::new(), None);
                 let (id, client, key, mode, sent, until) = (*attempt, *client, key.clone(), *mode, at, at);
                 let new = Attempt {
                     id,
@@ -130,10 +157,12 @@ impl Evidence {
                     mode,
                     until,
                     sent,
+                    renewing,
                     behind,
                     acquired,
                     failed,
                     released,
+                    lost,
                     yes,
                     points,
                     checked,
@@ -142,12 +171,20 @@ impl Evidence {
             }
             Event::Acquired { attempt, token, answers, promised_from, lease_ns, .. } => self.change(*attempt, |a| {
                 (a.acquired, a.yes) = (Some((at, *token)), yes(answers));
-                a.until = promised_from.unwrap_or(a.sent).plus(Duration::from_nanos(*lease_ns));
+                a.until = checker::promise_end(promised_from.unwrap_or(a.sent), Duration::from_nanos(*lease_ns));
+            }),
+            Event::Renew { hold } => self.change(*hold, |a| a.renewing = Some(at)),
+            Event::Renewed { hold, lease_ns, .. } => self.change(*hold, |a| {
+                let Some(sent) = a.renewing.take() else { return };
+                if checker::is_renewed_in_time(at, a.until) {
+                    a.until = a.until.max(checker::promise_end(sent, Duration::from_nanos(*lease_ns)));
+                }
             }),
             Event::AcquireFailed { attempt, why, answers, .. } => self.change(*attempt, |a| {
                 (a.failed, a.yes) = (Some((at, *why)), yes(answers));
             }),
             Event::Release { hold } => self.change(*hold, |a| a.released = Some(at)),
+            Event::LossNoticed { hold } => self.change(*hold, |a| a.lost = Some(at)),
             Event::AtPoint { hold, point, .. } => self.change(*hold, |a| a.points.push(*point)),
             Event::Check { hold, passed: true } => self.change(*hold, |a| a.checked = Some(at)),
             Event::Write { hold, op } => {
@@ -163,8 +200,7 @@ impl Evidence {
                     self.registered.push(Registered { key: key.clone(), token, number: *number, at });
                 }
                 if let (RequestKind::Write, Some(hold)) = (kind, hold) {
-                    self.writes.push((*hold, at));
-                    self.arrived.extend(op.map(|op| ((*hold, op), at)));
+                    self.decided.push(Decided { hold: *hold, op: *op, number: *number, at });
                 }
             }
             Event::Recovered { durable } => self.recovered.push((at, *durable)),
@@ -181,8 +217,14 @@ impl Evidence {
             Event::Behind { attempt } => self.change(*attempt, |a| {
                 a.behind.get_or_insert(at);
             }),
-            Event::RenewFailed { .. } => self.has_renewal_failed = true,
-            Event::Fault { kind, phase: FaultPhase::Injected, .. } => self.injected.push(*kind),
+            Event::RenewFailed { hold, .. } => {
+                self.renewal_failed = self.renewal_failed.max(Some(at));
+                self.change(*hold, |a| a.renewing = None);
+            }
+            Event::Fault { kind, phase: FaultPhase::Injected, .. } => {
+                self.injected.push(*kind);
+                self.first_injected = Some(self.first_injected.map_or(at, |first| first.min(at)));
+            }
             Event::Fault { kind, phase: FaultPhase::HealProved, .. } => self.healed.push(*kind),
             Event::Fault { kind, phase: FaultPhase::Unproved { .. }, .. } => self.unproved.push(*kind),
             _ => {}
@@ -197,11 +239,17 @@ impl Evidence {
 
     /// Returns whether two holds of a key were entitled at once, in these modes.
     fn were_at_once(&self, one: Mode, other: Mode) -> bool {
-        let entitled = |a: &Attempt| Some((a.acquired?.0, a.released.map_or(a.until, |at| at.min(a.until))));
-        let in_mode = |mode| self.attempts.values().filter(move |a| a.mode == mode);
-        in_mode(one).filter_map(|a| Some((a, entitled(a)?))).any(|(a, (from, to))| {
-            let others = in_mode(other).filter(|b| b.id != a.id && b.key == a.key);
-            others.filter_map(entitled).any(|(since, until)| from.max(since) < to.min(until))
+        let entitled = |a: &Attempt| {
+            let (from, worker) = (a.acquired?.0, self.plan.worker_of(a.client));
+            let kills = self.killed.iter().filter(|(_, node, at, _)| *node == worker && *at > from);
+            let ends = kills.map(|(_, _, at, _)| *at).chain(a.released).chain(a.lost);
+            Some((from, ends.fold(a.until, Stamp::min)))
+        };
+        let holds: Vec<_> = self.attempts.values().filter_map(|a| Some((a, entitled(a)?))).collect();
+        let in_mode = |mode| holds.iter().filter(move |(a, _)| a.mode == mode);
+        in_mode(one).any(|(a, (from, to))| {
+            let mut others = in_mode(other).filter(|(b, _)| b.id != a.id && b.key == a.key);
+            others.any(|(_, (since, until))| from.max(since) < to.min(until))
         })
     }
 
@@ -247,7 +295,10 @@ impl Evidence {
                     larger.any(|of| self.restarted_with(of, arrived))
                 })
             }),
-            Witness::RenewalFailed => self.has_renewal_failed,
+            Witness::RenewalFailed => self.renewal_failed.is_some_and(|failed| {
+                // An earlier failure says nothing about the faults of the plan.
+                self.plan.schedule.is_empty() || self.first_injected.is_some_and(|injected| injected < failed)
+            }),
             Witness::Healed(kind) => {
                 let count = |of: &[FaultKind]| of.iter().filter(|k| *k == kind).count();
                 count(&self.injected) > 0 && count(&self.healed) == count(&self.injected)
@@ -276,11 +327,19 @@ impl Evidence {
         })
     }
 
+    /// The starts of the resource after a decision.
+    fn restarts_after(&self, decided: Stamp) -> impl Iterator<Item = &(Stamp, u64)> {
+        self.recovered.iter().filter(move |(at, _)| decided < *at)
+    }
+
+    /// Returns whether no later restart undid a decision. A kill undoes what has not reached the disk.
+    fn outlives_restarts(&self, number: u64, decided: Stamp) -> bool {
+        self.restarts_after(decided).all(|(_, durable)| number <= *durable)
+    }
+
     /// Returns whether the resource had the token on its disk when it restarted, before this time.
     fn restarted_with(&self, of: &Registered, before: Stamp) -> bool {
-        let restarts = || self.recovered.iter().filter(|(at, _)| of.at < *at);
-        // A kill undoes what has not reached the disk.
-        restarts().all(|(_, durable)| of.number <= *durable) && restarts().any(|(at, _)| *at < before)
+        self.outlives_restarts(of.number, of.at) && self.restarts_after(of.at).any(|(at, _)| *at < before)
     }
 
     /// Returns whether a hold has a smaller token than the last hold before it that excludes it.
@@ -290,7 +349,8 @@ impl Evidence {
         held.sort_by_key(|(_, at, _)| *at);
         held.iter().enumerate().any(|(n, (own, _, token))| {
             let before = held[..n].iter().rev().find(|(a, ..)| a.excludes(own));
-            before.is_some_and(|(_, _, before)| token < before)
+            // An absent token compares as the smallest, and says nothing about counters.
+            token.is_some() && before.is_some_and(|(_, _, before)| token < before)
         })
     }
 

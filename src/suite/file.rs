@@ -225,9 +225,12 @@ fn expectation(text: &str) -> Result<(Expectation, String), Unusable> {
 }
 
 impl Case {
-    /// Checks that a run of the plan has every figure, node and fault that the row names.
+    /// Checks that the plan can be run on its cluster, and that its run has every figure, node and fault that the row
+    /// names.
     fn check(&self) -> Result<(), Unusable> {
         let named = |e: Unusable| Unusable(format!("{}: {e}", self.name));
+        // Such an error later would end the call, and leave out all further rows.
+        self.file.clone().ready().map_err(|e| named(Unusable(format!("{e:#}"))))?;
         let plan = &self.file.plan;
         self.witnesses.iter().try_for_each(|witness| witness.check(plan)).map_err(named)?;
         self.expectation.iter().try_for_each(|(expectation, _)| expectation.check(plan)).map_err(named)
@@ -279,6 +282,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::scenario::Scenario;
 
     /// Reads a suite whose only row has a lease of 2 s, and these keys.
     fn read(keys: &str) -> Result<Vec<Case>, String> {
@@ -341,6 +345,24 @@ mod tests {
         assert!(problem.contains("A twin: ") && problem.contains("the plan has no fault `clock`"), "{problem}");
         let problem = twin("expect = \"lock.windws>=1\"");
         assert!(problem.contains("lock.windows"), "{problem}");
+    }
+
+    #[test]
+    fn a_row_that_its_cluster_cannot_run_is_refused_before_the_first_run() {
+        let dir = tempfile::tempdir().unwrap();
+        let plan = Scenario::of("dynamodb").unwrap();
+        let plan = plan.file(String::new(), plan.base.clone()).to_toml().unwrap();
+        std::fs::write(dir.path().join("unmodelled.toml"), plan).unwrap();
+        let path = dir.path().join("s.toml");
+        for (row, cluster, words) in [
+            ("run = \"--nemesis none --image rediss=redis:7\"", ClusterKind::Docker, "`rediss` is no role"),
+            ("plan = \"unmodelled.toml\"", ClusterKind::Sim, "the simulation has no model of the servers"),
+        ] {
+            let row = format!("id = \"B\"\nclaim = \"c\"\nby = \"b\"\nwitness = []\n{row}");
+            let suite = rows::parse(&format!("schema = 1\n[[row]]\n{row}\n"), &path).unwrap();
+            let refused = format!("{:#}", suite.cases(&path, cluster, &[]).unwrap_err());
+            assert!(refused.contains("row B of ") && refused.contains(words), "{refused}");
+        }
     }
 
     #[test]

@@ -47,20 +47,21 @@ impl Output {
 
     /// Prints and writes the results. Returns the exit code.
     pub fn write(&self, suites: &[&Results]) -> anyhow::Result<Exit> {
-        // Printed first: a file that cannot be written must not hide the table.
-        match self.format {
-            Format::Text => print(&table(suites))?,
+        // Printed first: a file that cannot be written must not hide the table. A full output takes no file with it.
+        let printed = match self.format {
+            Format::Text => print(&table(suites)),
             Format::Json => {
                 let runs: Vec<&CaseRun> = suites.iter().flat_map(|results| results.all()).collect();
-                print(&(serde_json::to_string_pretty(&runs)? + "\n"))?;
+                print(&(serde_json::to_string_pretty(&runs)? + "\n"))
             }
-        }
+        };
         if let Some(file) = &self.junit {
             file.write(xml(suites)?)?;
         }
         if let Some(summary) = std::env::var_os("GITHUB_STEP_SUMMARY").filter(|path| !path.is_empty()) {
             github::tell(summary.as_ref(), suites)?;
         }
+        printed?;
         Ok(Counts::of(suites).exit())
     }
 }

@@ -1,6 +1,7 @@
 //! The record of a suite: a line of JSON for the rows and one for each run, so that an interrupted suite can continue.
 
 use std::{
+    collections::BTreeSet,
     fs::{File, OpenOptions, TryLockError},
     io::{ErrorKind, Read, Write},
     path::{Path, PathBuf},
@@ -94,9 +95,9 @@ pub struct SuiteRecord {
 }
 
 impl SuiteRecord {
-    /// Returns whether the record has this run of a row, with the row's present plan and expectation.
-    pub fn has(&self, row: &RowFacts, n: u32) -> bool {
-        self.results.of(row).iter().any(|run| run.n == n)
+    /// Returns the numbers of the runs of a row that the record has, with the row's present plan and expectation.
+    pub fn numbers_of(&self, row: &RowFacts) -> BTreeSet<u32> {
+        self.results.of(row).iter().map(|run| run.n).collect()
     }
 
     /// Returns the run with the failed tries of the earlier call before its own.

@@ -51,7 +51,7 @@ pub enum Witness {
     WriteAfterRestart,
     /// `at-once:read,read`: two holds of a key were entitled at once, in these modes.
     AtOnce(Mode, Mode),
-    /// `renewal-failed`: a renewal failed.
+    /// `renewal-failed`: a renewal failed; in a plan with faults, after a fault was on.
     RenewalFailed,
     /// `healed:clock`: the run had faults of this kind, and the heal of each is proved.
     Healed(FaultKind),

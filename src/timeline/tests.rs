@@ -62,6 +62,50 @@ fn the_values_are_the_sums_of_the_last_counters_of_all_keys() {
 }
 
 #[test]
+fn a_request_that_a_restart_undid_is_left_out() {
+    let records = records("kleppmann-pause");
+    let numbers = records.iter().filter_map(|record| match record.event {
+        Event::Admission { number, .. } => Some(number),
+        _ => None,
+    });
+    let last = numbers.max().unwrap();
+    let verdicts = checker::check(records.clone(), history::Tail::Whole);
+    let left_out = |recoveries: &[(&str, u64)]| {
+        let mut builder = Builder::new(&verdicts);
+        builder.know_recoveries(recoveries.iter().map(|(process, durable)| ((*process).into(), *durable)).collect());
+        records.iter().for_each(|record| builder.add(record));
+        last - builder.finish().left_out.acts_of_run
+    };
+    let none = left_out(&[]);
+    for (recoveries, expected) in [
+        (&[("resource#2", last)][..], 0),
+        (&[("resource#2", last - 1)][..], 1),
+        (&[("resource#3", last - 2), ("resource#2", last)][..], 2),
+        (&[("resource", 0)][..], 0),
+    ] {
+        assert_eq!(left_out(recoveries) - none, expected, "{recoveries:?}");
+    }
+}
+
+#[test]
+fn restarts_are_known_also_from_a_history_without_its_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("history.jsonl");
+    let restarts = concat!(
+        r#"{"process":"resource#2","n":0,"at":5,"event":"recovered","durable":42}"#,
+        "\n",
+        r#"{"process":"resource#3","n":0,"at":6,"event":"recovered","durable":7}"#,
+        "\n",
+    );
+    let end = "{\"process\":\"controller\",\"n\":1,\"at\":0,\"event\":\"end\"}\n";
+    let expected = vec![(ProcessName::from("resource#2"), 42), (ProcessName::from("resource#3"), 7)];
+    for rest in ["", end] {
+        std::fs::write(&path, [restarts, rest].concat()).unwrap();
+        assert_eq!(recoveries(&path).unwrap(), expected, "{rest}");
+    }
+}
+
+#[test]
 fn the_zero_is_the_zero_of_the_stories() {
     for name in ["kleppmann-pause", "unsafe-release", "overrun", "given-up"] {
         let verdicts = judge(&corpus(name)).unwrap().verdicts;

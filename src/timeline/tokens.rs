@@ -106,8 +106,8 @@ pub struct Tokens {
     count: u64,
     others: Others,
     stride: u64,
+    /// The other tokens.
     seen: u64,
-    left_out: u64,
 }
 
 impl Tokens {
@@ -122,27 +122,22 @@ impl Tokens {
             if self.count <= BACKWARDS {
                 // The other token belongs to the picture.
                 self.backwards.extend([other, point]);
-            } else {
-                self.left_out += 1;
             }
             return;
         }
         self.stride = self.stride.max(1);
         self.seen += 1;
         if !self.seen.is_multiple_of(self.stride) {
-            self.left_out += 1;
             return;
         }
         self.kept.push(point);
         if self.kept.len() > TOKENS {
             self.stride *= 2;
-            let before = self.kept.len();
             let mut n = 0;
             self.kept.retain(|_| {
                 n += 1;
                 n % 2 == 0
             });
-            self.left_out += (before - self.kept.len()) as u64;
         }
     }
 
@@ -151,7 +146,9 @@ impl Tokens {
         let mut tokens = self.kept;
         tokens.extend(self.backwards);
         tokens.sort_by(|a, b| (a.at, &a.key, a.token).cmp(&(b.at, &b.key, b.token)));
+        // A token that was left out above may be here as the other one of a token that went back.
         tokens.dedup();
+        let left_out = (self.seen + self.count).saturating_sub(tokens.len() as u64);
         // In the record, the events of two processes may be in another order than their stamps.
         let mut others = Others::default();
         for point in &mut tokens {
@@ -160,7 +157,7 @@ impl Tokens {
             others.add(point);
         }
         let drawn = tokens.iter().filter(|point| point.is_back).count() as u64;
-        Finished { tokens, back: drawn + self.count.saturating_sub(BACKWARDS), left_out: self.left_out }
+        Finished { tokens, back: drawn + self.count.saturating_sub(BACKWARDS), left_out }
     }
 }
 
@@ -196,6 +193,16 @@ mod tests {
         let Finished { tokens, back, left_out } = finished(falling);
         assert_eq!(back, count);
         assert_eq!(tokens.iter().filter(|point| point.is_back).count() as u64, BACKWARDS);
+        assert_eq!(tokens.len() as u64 + left_out, count + 1);
+    }
+
+    #[test]
+    fn a_token_that_is_drawn_is_not_left_out() {
+        // Every second token is kept. The last one that grew is not, and is drawn beside the one that went back.
+        let count = TOKENS as u64 + 3;
+        let hold = |n: u64, token| (20 * n + 1, 20 * n + 10, token, Mode::Write);
+        let Finished { tokens, left_out, .. } = finished((1..=count).map(|n| hold(n, n)).chain([hold(count + 1, 1)]));
+        assert!(tokens.iter().any(|point| point.token == Token(count)));
         assert_eq!(tokens.len() as u64 + left_out, count + 1);
     }
 

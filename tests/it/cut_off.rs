@@ -12,7 +12,10 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{harness, left_of, may_sweep, ran};
+use crate::{
+    say::left_out,
+    support::{harness, left_of, may_sweep, ran},
+};
 
 /// One of each kind, on nodes of their own, for longer than the test waits.
 const ALL: &str = "pause:worker-1@500ms+100s,partition:redis-1@500ms+100s,delay:redis-2@500ms+100s,\
@@ -57,10 +60,19 @@ fn nothing_after_clean(run_dir: &Path) {
     assert_eq!(left_of(run_dir), Vec::<String>::new());
 }
 
-/// What the host's own packet rules are.
+/// The tables of the host's own packet rules, and every line among them with a name of ours: a table of the host may
+/// have been there before.
 fn rules() -> String {
-    let output = Command::new("nft").args(["list", "tables"]).output();
-    output.map(|o| String::from_utf8_lossy(&o.stdout).into_owned()).unwrap_or_default()
+    if !nix::unistd::geteuid().is_root() {
+        left_out("only root can list the packet rules of the host");
+        return String::new();
+    }
+    let listing = Command::new("nft").args(["--stateless", "list", "ruleset"]).output();
+    let listed = listing.expect("nft, which scripts/setup installs");
+    assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    let counts = |line: &&str| line.starts_with("table ") || line.to_lowercase().contains("harness");
+    listed.lines().filter(counts).collect::<Vec<_>>().join("\n")
 }
 
 /// How far the wall clock is ahead of the raw clock, which no fault moves. Milliseconds.

@@ -1,6 +1,6 @@
 //! `harness findings`: the pages are those of the templates and the recorded runs, and nothing else gets into them.
 
-use std::{fs, path::Path};
+use std::{collections::BTreeSet, fs, path::Path};
 
 use crate::support::{Ran, ran};
 
@@ -38,6 +38,20 @@ fn edit(dir: &Path, name: &str, edit: impl FnOnce(String) -> String) {
 fn the_committed_pages_are_those_of_templates_and_data() {
     let said = ran(&["findings", "--check"]).exits(0);
     assert_eq!(said.stdout, "");
+}
+
+/// The names of the pages and pictures in a directory.
+fn pages(dir: &Path) -> BTreeSet<String> {
+    let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| name.ends_with(".md") || name.ends_with(".svg")).collect()
+}
+
+#[test]
+fn no_committed_page_or_picture_is_left_without_its_template_or_data() {
+    let (dir, committed) = (copied(), pages(Path::new(FINDINGS)));
+    committed.iter().for_each(|name| fs::remove_file(dir.path().join(name)).unwrap());
+    findings(dir.path(), &[]).exits(0);
+    assert_eq!(pages(dir.path()), committed);
 }
 
 #[test]

@@ -32,6 +32,8 @@ mod real;
 mod redis_binary;
 mod replicated;
 mod s3;
+#[path = "../shared/say.rs"]
+mod say;
 mod scripts;
 mod selftest;
 mod serve;

@@ -2,7 +2,10 @@
 
 use std::{fs, process::Command};
 
-use crate::support::{Ran, harness};
+use crate::{
+    say::left_out,
+    support::{Ran, harness},
+};
 
 /// Runs the example and judges its history after a change. `None`: there is no Python here.
 fn judged(words: &[&str], change: impl Fn(&mut Vec<&str>)) -> Option<Ran> {
@@ -11,7 +14,7 @@ fn judged(words: &[&str], change: impl Fn(&mut Vec<&str>)) -> Option<Ran> {
         Ok(output) => output,
         Err(problem) => {
             assert!(std::env::var_os("CI").is_none(), "python3, which scripts/setup installs: {problem}");
-            eprintln!("SKIPPED: no python3 on the path, docs/examples/own_record.py was not run");
+            left_out("no python3 on the path, docs/examples/own_record.py was not run");
             return None;
         }
     };

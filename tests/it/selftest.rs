@@ -43,7 +43,7 @@ mod searches {
         assert_eq!(faulty.len(), quiet.len());
         for lock in &faulty {
             assert!(lock["alarms"].as_u64() > Some(0) && lock["unconfirmed"] == Value::Array(vec![]), "{lock}");
-            assert!(lock["overlaps"].as_u64() > Some(0), "{lock}");
+            assert!(lock["overlaps"].as_u64() > Some(0) && lock["unexplained"] == Value::Array(vec![]), "{lock}");
         }
     }
 

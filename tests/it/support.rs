@@ -90,6 +90,13 @@ pub fn nobody_else_sweeps() -> RwLockWriteGuard<'static, ()> {
     SWEEPS.write().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Fails unless a window has this cause, and no other but a stall: the machine itself may stall a process at any time.
+#[track_caller]
+pub fn assert_caused_by(window: &Value, cause: &str) {
+    let causes: Vec<&str> = window["causes"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    assert!(causes.contains(&cause) && causes.iter().all(|found| [cause, "stall"].contains(found)), "{window}");
+}
+
 /// A run on real servers, in a directory of its own.
 pub struct RealRun {
     pub dir: tempfile::TempDir,

@@ -213,6 +213,46 @@ fn each_test_that_the_page_of_the_checker_names_exists_once() {
 }
 
 #[test]
+fn no_test_is_left_out_silently() {
+    // The test harness shows what a macro has printed only if the test fails.
+    let tells_nobody = |text: &str| {
+        let printed = ["print!(", "println!("].into_iter().flat_map(move |print| text.split(print).skip(1));
+        printed.map(str::trim_start).any(|words| words.starts_with("\"SKIPPED") || words.starts_with("\"LEFT OUT"))
+    };
+    assert!(tells_nobody("return eprintln!(\n    \"SKIPPED: no server\"\n);"));
+    let silent: Vec<String> =
+        files("rs").into_iter().filter(|(_, text)| tells_nobody(text)).map(|(path, _)| path).collect();
+    assert!(silent.is_empty(), "use tests/shared/say.rs: {silent:?}");
+}
+
+#[test]
+fn no_program_of_a_library_measures_time_by_a_clock_that_a_fault_changes() {
+    let programs = ["rs", "py", "java", "go"].into_iter().flat_map(files);
+    let programs = programs.filter(|(path, _)| path.starts_with("clients/libraries/"));
+    let (mut seen, mut wrong) = (0, Vec::new());
+    for (path, text) in programs {
+        seen += 1;
+        let clocks = ["Instant::now", "monotonic()", "time.time()", "nanoTime()", "currentTimeMillis()", "time.Now()"];
+        wrong.extend(clocks.iter().filter(|clock| text.contains(**clock)).map(|clock| format!("{path}: {clock}")));
+    }
+    assert!(seen > 15, "{seen} programs");
+    assert!(wrong.is_empty(), "use CLOCK_MONOTONIC_RAW: {wrong:?}");
+}
+
+#[test]
+fn each_feature_has_a_target_that_tests_it() {
+    let manifest: toml::Table = read("Cargo.toml").parse().unwrap();
+    let makefile = read("Makefile");
+    let is_tested = |feature: &str| {
+        let words = ["$(CARGO) test --package harness ".to_owned(), format!("--features {feature} ")];
+        makefile.lines().any(|line| words.iter().all(|word| line.contains(word)))
+    };
+    let untested: Vec<&String> =
+        manifest["features"].as_table().unwrap().keys().filter(|feature| !is_tested(feature)).collect();
+    assert!(untested.is_empty(), "the Makefile tests no build with {untested:?}");
+}
+
+#[test]
 fn every_public_item_is_used() {
     let sources = files("rs");
     let mut count: BTreeMap<&str, usize> = BTreeMap::new();

@@ -189,6 +189,35 @@ fn a_full_output_is_a_failure_and_a_closed_one_is_quiet() {
 }
 
 #[test]
+fn a_full_output_takes_no_results_of_a_suite_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let [runs, junit] = ["runs", "junit.xml"].map(|name| dir.path().join(name));
+    let full = || fs::File::options().write(true).open("/dev/full").unwrap();
+    let suite = ["suite", "suites/kleppmann.toml", "--cluster", "sim", "--only", "K1", "--runs"];
+    let suite = [&suite[..], &[runs.to_str().unwrap()]].concat();
+    for format in ["text", "json"] {
+        let flags = ["--format", format, "--junit", junit.to_str().unwrap()];
+        to(full(), &[&suite[..], &flags].concat()).exits(3).says(&["standard output"]);
+        let record = fs::read_to_string(runs.join("suite-kleppmann-sim.jsonl")).unwrap();
+        assert_eq!(record.lines().count(), 2, "the rows, and the run: {record}");
+        assert!(fs::read_to_string(&junit).unwrap().contains("<testcase"), "{format}");
+    }
+}
+
+#[test]
+fn a_full_output_keeps_no_plot_from_being_drawn() {
+    let dir = tempfile::tempdir().unwrap();
+    let plot = dir.path().join("plot.svg");
+    for format in ["text", "json"] {
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let dose = ["dose", "pause", "--ratios", "1", "--seeds", "1", "--format", format, "--svg"];
+        to(full, &[&dose[..], &[plot.to_str().unwrap()]].concat()).exits(3).says(&["standard output"]);
+        assert!(fs::read_to_string(&plot).unwrap().contains("<svg"), "{format}");
+        fs::remove_file(&plot).unwrap();
+    }
+}
+
+#[test]
 fn a_run_whose_history_cannot_be_written_fails_without_a_verdict() {
     let runs = tempfile::tempdir().unwrap();
     // No file can have more than 32 KiB, as if the disk were almost full. The history needs more.
@@ -407,6 +436,10 @@ fn etcds_own_lock_service_has_a_leader_that_a_fault_can_hit() {
     let nemesis = ["--nemesis", "pause:leader@1s+1s", "--runs", runs.path().to_str().unwrap()];
     let run = ran(&[&backend[..], &nemesis[..]].concat());
     assert!(run.code.is_some_and(|code| code <= 2), "{:?}: {}", run.code, run.stderr);
+    // A run whose fault finds no leader is inconclusive too.
+    let history = fs::read_to_string(runs.path().join("latest/history.jsonl")).unwrap();
+    let words = [r#""event":"fault""#, r#""node":"etcd-"#, r#""phase":"proved""#];
+    assert_eq!(history.lines().filter(|line| words.iter().all(|word| line.contains(word))).count(), 1, "{history}");
 }
 
 #[test]

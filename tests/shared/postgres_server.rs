@@ -16,7 +16,8 @@ use tempfile::TempDir;
 
 use crate::{
     postgres_binary::postgres,
-    real::{PATIENCE, free_port, say},
+    real::{PATIENCE, free_port},
+    say::left_out,
 };
 
 /// The time within which a server ends by itself.
@@ -34,7 +35,7 @@ impl Server {
     pub async fn start() -> Option<Self> {
         let Some(mut initdb) = postgres("initdb") else {
             assert!(std::env::var_os("CI").is_none(), "no Postgres (scripts/setup installs one)");
-            say("SKIPPED: no Postgres in /usr/lib/postgresql, nothing was tried on a real one");
+            left_out("no Postgres in /usr/lib/postgresql, nothing was tried on a real one");
             return None;
         };
         let dir = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
 //! The parts that tests of all real servers share.
 
-use std::{io::Write, net::TcpListener, time::Duration};
+use std::{net::TcpListener, time::Duration};
 
 /// For how long a test may wait for something that must come.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -8,10 +8,4 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// A port that is free now. Another process may take it.
 pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
-/// Prints a line. The output of the print macros is lost if the test passes.
-pub fn say(line: &str) {
-    let mut terminal = std::io::stderr();
-    writeln!(terminal, "{line}").unwrap();
 }

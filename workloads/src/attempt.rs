@@ -52,6 +52,8 @@ struct Stamps {
     promising: Option<Stamp>,
     promised: Option<Stamp>,
     looked: Stamp,
+    /// The stamp before the client looked whether it may acquire its hold again.
+    reentering: Option<Stamp>,
     /// The last look at the queue that saw another client ahead.
     behind: Option<Stamp>,
     /// The key's place in the queue, if the key was confirmed to be the oldest.
@@ -204,8 +206,14 @@ impl Watch for Attempt {
         self.stamps.lock().promised = Some(Stamp(mark.0));
     }
 
+    fn reentering(&self) {
+        let now = self.recording.journal.now();
+        self.stamps.lock().reentering = Some(now);
+    }
+
     fn reentered(&self, hold: &Hold, count: u32) {
-        let at = self.recording.journal.now();
+        let known = self.stamps.lock().reentering.take();
+        let at = known.unwrap_or_else(|| self.recording.journal.now());
         let valid_ns = hold.valid_until.saturating_sub(self.recording.clock.now()).as_nanos() as u64;
         let token = hold.token.map(|t| Token(t.0));
         self.recording.journal.record_at(at, Event::Reentered { hold: self.id, count, token, valid_ns });

@@ -267,6 +267,10 @@ mod tests {
         assert!(build("buggy:no-confirm@etcd-server-lock", Tokens::Revision, store()).is_err());
         for bug in PLANTED_BUGS.iter().filter(|bug| bug.backends == ["etcd"]) {
             assert_eq!(build(&format!("buggy:{}", bug.name), Tokens::Revision, store()), Ok(()));
+            let named = Backend::named(&format!("buggy:{}", bug.name)).unwrap();
+            let lock = named.build(store(), Tokens::Revision, Arc::new(locks::BootClock)).unwrap();
+            let is_wrong = lock.intention(locks::Mode::Write) != Some(locks::Mode::IntentWrite);
+            assert_eq!(is_wrong, ["skips-intention", "weak-intention"].contains(&bug.name), "{}", bug.name);
         }
         assert!(build("etcd", Tokens::TwoPhase, store()).is_err());
         assert!(build("buggy:no-confirm", Tokens::None, store()).is_err());

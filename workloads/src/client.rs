@@ -312,8 +312,8 @@ impl Client {
         }
     }
 
-    /// Acquires the key of a hold again, as often as planned. Returns false if the hold has lapsed; then no acquisition
-    /// but the first is open, so the release frees the key.
+    /// Acquires the key of a hold again, as often as planned. Returns false if the hold has lapsed or is lost; then no
+    /// acquisition but the first is open, so the release frees the key.
     async fn reenter(&self, attempt: &Attempt, hold: &Hold) -> bool {
         for entered in 0..self.workload.reenter {
             let again =

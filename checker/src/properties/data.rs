@@ -52,6 +52,9 @@ pub struct DataVerdict {
     /// On arms without a fence: the admitted writes that were stale or late.
     #[serde(skip)]
     pub standings: Standings,
+    /// True if data binds the arm, so that a lost update violates the property.
+    #[serde(skip)]
+    pub is_binding: bool,
 }
 
 /// One key on one arm.
@@ -295,6 +298,7 @@ impl Judge for Data {
                     witness: Vec::new(),
                     reasons: Vec::new(),
                     standings: Standings::default(),
+                    is_binding: arm.keeps_data(),
                 },
             }
         });
@@ -341,7 +345,7 @@ impl Judge for Data {
             let mut found = arm.found;
             found.lost_updates = arm.keys.lost_updates();
             let is_contradiction = found.unjustified + found.disagreements > 0;
-            found.verdict = if arm.arm.keeps_data() {
+            found.verdict = if found.is_binding {
                 Verdict::judged(found.lost_updates > 0 || is_contradiction, !ending.is_whole)
             } else if is_contradiction {
                 Verdict::Violated
@@ -381,8 +385,10 @@ impl Report for DataVerdict {
     }
 
     fn violations(&self) -> Vec<Violation> {
+        // Of another arm they are only measured, also if its decisions contradict each other.
+        let lost_updates = if self.is_binding { self.lost_updates } else { 0 };
         counted(&[
-            (self.lost_updates, "lost-update"),
+            (lost_updates, "lost-update"),
             (self.unjustified, "unjustified"),
             (self.disagreements, "disagreement"),
         ])

@@ -3,10 +3,11 @@
 //!
 //! A lock with a queue promises an order. The checker judges the order by the record alone. An attempt was in the queue
 //! from its event `behind` on. It was in the queue without a gap if its key still existed at the end: the service has
-//! confirmed its place at the grant, or the undo has removed its key. A hold **overtook** this attempt if it was
-//! granted before that proof, conflicts with the attempt, and came later: it was sent after the attempt's `behind`, or
-//! it has a larger place and was acquired after the attempt was sent. (A reader may pass a reader: neither waits for
-//! the other.) Locks without a queue promise no order, so their figures are only measured.
+//! confirmed its place at the grant, or an undo has removed its key. Of several undos, the first one may have removed
+//! the key. A hold **overtook** this attempt if it was granted before that proof, conflicts with the attempt, and came
+//! later: it was sent after the attempt's `behind`, or it has a larger place and was acquired after the attempt was
+//! sent. (A reader may pass a reader: neither waits for the other.) Locks without a queue promise no order, so their
+//! figures are only measured.
 
 use history::{Arm, ClientId, Event, HoldId, Key, Mode, NodeAnswer, Plan, ProcessName, Stamp};
 use rustc_hash::FxHashMap;
@@ -128,7 +129,7 @@ pub(crate) struct Fairness {
     waited: u64,
     /// By key.
     grants: FxHashMap<usize, Grants>,
-    /// Undo requests of attempts that waited: when each was sent.
+    /// Undo requests of attempts that waited: when the first one of each attempt was sent.
     undoing: FxHashMap<HoldId, Stamp>,
     overtaken: Vec<Overtaken>,
 }
@@ -234,8 +235,12 @@ impl Judge for Fairness {
                 let first = run.attempt(*attempt).and_then(|a| a.behind);
                 self.waited += u64::from(first.is_some_and(|first| first.seq == entry.seq));
             }
-            Event::Undo { attempt } if run.attempt(*attempt).is_some_and(|a| a.behind.is_some()) => {
-                self.undoing.insert(*attempt, entry.at);
+            Event::Undo { attempt } => {
+                // A client that breaks its undo off sends another one. The first one may have removed the key already.
+                let waited = run.attempt(*attempt).filter(|a| a.behind.is_some());
+                if let Some(first) = waited.and_then(|a| a.let_go) {
+                    self.undoing.insert(*attempt, first);
+                }
             }
             Event::Finished => {
                 let of_process = self.clients.values_mut().filter(|share| share.process == entry.process);

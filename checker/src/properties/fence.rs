@@ -296,10 +296,9 @@ impl Judge for Fence {
             let is_violated = found.stale_accepted + found.unjustified + found.false_rejections > 0;
             found.verdict = Verdict::judged(is_violated, !ending.is_whole);
             if found.false_rejections > 0 {
-                let n = found.false_rejections;
-                found
-                    .reasons
-                    .push(format!("the tokens went wrong: {n} writes were refused for the token of an earlier hold"));
+                let writes = plural(found.false_rejections, "write was", "writes were");
+                let why = format!("the tokens went wrong: {writes} refused for the token of an earlier hold");
+                found.reasons.push(why);
             }
             (Some(arm.arm), found)
         };

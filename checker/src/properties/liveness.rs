@@ -169,6 +169,10 @@ impl Judge for Liveness {
         self.deadlocks.on_entitlement_end(run, hold, end);
     }
 
+    fn on_attempt_closed(&mut self, run: &Run, attempt: &Attempt) {
+        self.deadlocks.on_attempt_closed(run, attempt);
+    }
+
     fn on_key_quiet(&mut self, _run: &Run, key: usize) {
         self.blocked_keys.on_key_quiet(key);
     }

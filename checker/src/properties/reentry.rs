@@ -8,7 +8,8 @@
 //! - **miscounted**: the client counted other acquisitions than the record has, or entered a hold that it had released.
 //!
 //! A release too many (`left` with a count of 0) must change nothing; such releases are counted. A re-entry asks no
-//! server, so it cannot extend the promise: a deadline after the promise end is an overclaim, and violates `lock`.
+//! server, so it cannot extend the promise: a re-entry or its deadline after the promise end is an overclaim, and
+//! violates `lock`.
 
 use std::collections::BTreeMap;
 

@@ -377,8 +377,9 @@ impl Judge for Release {
 
     /// After a clock fault or a revocation a lease may have ended early and the key gone to another attempt: findings
     /// that rest on possession are dropped then. After a restart that may have lost keys, all findings of the node are
-    /// dropped. A clock fault or a restart that was over before both attempts were sent changes nothing, and neither
-    /// does such a step of the host's clock, or one after the answer to the request. If a replica can be promoted, all
+    /// dropped. A fault that was never on drops nothing. A clock fault or a restart that was over before both attempts
+    /// were sent changes nothing, and neither does such a step of the host's clock, or one after the answer to the
+    /// request. A clock that was set back changes nothing either, unless a replica can be promoted. If one can, all
     /// findings are dropped after a fault of any of these nodes, apart from a clock fault: after a failover another
     /// node has the keys, and a record does not show which node was the primary.
     fn unsafe_requests(&self, run: &Run) -> Vec<UnsafeRequest> {
@@ -389,6 +390,7 @@ impl Judge for Release {
         let is_hit = |u: &UnsafeRequest, by: &dyn Fn(&FaultRecord) -> bool| {
             run.faults.iter().any(|(_, l)| {
                 by(l)
+                    && l.may_have_been_on()
                     && (has_replicas || run.plan.lock_nodes.get(u.node) == Some(&l.node))
                     && run.plan.lock_nodes.contains(&l.node)
                     && l.requested.is_some_and(|mark| mark.at < u.answered.at)
@@ -400,7 +402,7 @@ impl Judge for Release {
             is_clock || (line.kind.freezes() && revokes)
         };
         let fails_over = |kind: FaultKind| run.plan.is_replicated() && kind.harm() != Harm::SetsClock;
-        let is_stepped = |u: &UnsafeRequest| run.stalls.stepped_within((u.since, u.answered.at));
+        let is_stepped = |u: &UnsafeRequest| run.clock_steps.may_have_ended_leases(&run.plan, (u.since, u.answered.at));
         let sound = self.found.iter().filter(|u| {
             !run.faults.iter().any(|(_, line)| is_put_off(run, line, u))
                 && !is_hit(u, &|line| may_forget(u, line) || fails_over(line.kind))
@@ -458,7 +460,7 @@ fn is_put_off(run: &Run, line: &FaultRecord, u: &UnsafeRequest) -> bool {
     let is_of_node = run.plan.lock_nodes.get(u.node) == Some(&line.node);
     let may_lose = line.kind.harm() == Harm::Kills(Data::Kept) && run.plan.persistence() == Persistence::Everysec;
     let is_grant_kept = |killed: EventRef| line.unsynced.is_some_and(|fsyncs| fsyncs == 0) && u.owner_ok.at < killed.at;
-    let may_lose = may_lose && !is_over_before(line, u.since);
+    let may_lose = may_lose && line.may_have_been_on() && !is_over_before(line, u.since);
     is_of_node && may_lose && line.requested.is_some_and(|killed| killed.at < u.answered.at && !is_grant_kept(killed))
 }
 

@@ -115,15 +115,17 @@ fn a_client_that_accepts_a_minority_makes_minority_claims() {
     assert_eq!(each(|k| !k.accepts_minority, few, |_, _| false), 0);
 }
 
+/// The pairs of holds of one key that were promised at the same time, without their renewals.
+fn both(w: &World) -> Vec<(u64, u64)> {
+    let holds = || w.truth.holds.iter().map(|(id, h)| (*id, h));
+    let live = |h: &TrueHold| (h.claimed, h.over.unwrap_or(u64::MAX).min(h.sent + LEASE - DRIFT));
+    let at_once = |a: &TrueHold, b: &TrueHold| live(a).0.max(live(b).0) < live(a).1.min(live(b).1);
+    let pairs = holds().flat_map(|a| holds().filter(move |b| a.0 < b.0).map(move |b| (a, b)));
+    pairs.filter(|(a, b)| a.1.key == b.1.key && at_once(a.1, b.1)).map(|(a, b)| (a.0, b.0)).collect()
+}
+
 #[test]
 fn a_lock_whose_writers_ignore_readers_is_caught_and_readers_who_share_a_key_are_not() {
-    let both = |w: &World| -> Vec<(u64, u64)> {
-        let holds = || w.truth.holds.iter().map(|(id, h)| (*id, h));
-        let live = |h: &TrueHold| (h.claimed, h.over.unwrap_or(u64::MAX).min(h.sent + LEASE - DRIFT));
-        let at_once = |a: &TrueHold, b: &TrueHold| live(a).0.max(live(b).0) < live(a).1.min(live(b).1);
-        let pairs = holds().flat_map(|a| holds().filter(move |b| a.0 < b.0).map(move |b| (a, b)));
-        pairs.filter(|(a, b)| a.1.key == b.1.key && at_once(a.1, b.1)).map(|(a, b)| (a.0, b.0)).collect()
-    };
     let kinds = |w: &World, (a, b): (u64, u64)| (w.truth.holds[&a].mode, w.truth.holds[&b].mode);
     let is_mixed = |w: &World, pair| matches!(kinds(w, pair), (Mode::Read, Mode::Write) | (Mode::Write, Mode::Read));
     let mixed = |w: &World| both(w).into_iter().any(|pair| is_mixed(w, pair));
@@ -179,11 +181,16 @@ fn a_client_that_counts_its_deadline_from_the_answer_overclaims_in_every_hold() 
 #[test]
 fn a_lock_that_forgets_nx_is_unexplained_and_no_pause_of_a_third_worker_is_to_blame() {
     let kind = |k: &Knobs| k.family == "forgets nx" && k.clock_step.is_none() && !k.deletes_any;
-    let unexplained = |_: &World, j: &Judged| {
-        let causes = || j.lock.overlaps.values().flat_map(|w| &w.causes);
-        j.lock.unexplained > 0 && causes().all(|c| c == "unexplained") || j.lock.overlaps.is_empty()
+    let excludes = |w: &World, (a, b): (u64, u64)| w.truth.holds[&a].excludes(&w.truth.holds[&b]);
+    let is_paused = |w: &World| w.k.timed.iter().any(|t| t.worker == Some(2));
+    let granted_twice = |w: &World| is_paused(w) && both(w).into_iter().any(|pair| excludes(w, pair));
+    let unexplained = |w: &World, j: &Judged| {
+        let mut causes = j.lock.overlaps.values().flat_map(|window| &window.causes);
+        let is_found = !j.lock.overlaps.is_empty();
+        causes.all(|c| c == "unexplained") && (j.lock.unexplained > 0 || !is_found) && (is_found || !granted_twice(w))
     };
-    assert!(each(kind, |w| w.k.timed.iter().any(|t| t.worker == Some(2)), unexplained) > 20);
+    assert!(each(kind, is_paused, unexplained) > 20);
+    assert!(each(kind, granted_twice, unexplained) > 20);
 }
 
 #[test]

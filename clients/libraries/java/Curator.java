@@ -1,6 +1,8 @@
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
@@ -50,9 +52,18 @@ public final class Curator {
         client.start();
     }
 
+    /**
+     * Returns the time since the boot of the machine, as the kernel writes it. No clock fault changes this time; a fault
+     * may make System.nanoTime jump.
+     */
+    private static long uptimeMs() throws Exception {
+        String uptime = Files.readString(Path.of("/proc/uptime"));
+        return Math.round(Double.parseDouble(uptime.substring(0, uptime.indexOf(' '))) * 1_000);
+    }
+
     /** Returns after how many milliseconds of this attempt the session surely lived. */
     private long acquire(String key, String owner, long leaseMs) throws Exception {
-        long asked = System.nanoTime();
+        long askedMs = uptimeMs();
         InterProcessMutex mutex = new InterProcessMutex(client, "/locks/" + key);
         Held attempt = new Held(mutex, sessionsLost);
         if (!mutex.acquire(0, TimeUnit.MILLISECONDS)) {
@@ -60,7 +71,7 @@ public final class Curator {
         }
         held.put(owner, attempt);
         // The session counts from its last sign of life, and nobody knows when in a slow attempt that was.
-        long tookMs = (System.nanoTime() - asked) / 1_000_000;
+        long tookMs = uptimeMs() - askedMs;
         if (tookMs < leaseMs / 5) {
             return 0;
         }

@@ -2,11 +2,16 @@
 # /// script
 # dependencies = ["kazoo==2.11.0"]
 # ///
-from time import monotonic
+from time import CLOCK_MONOTONIC_RAW, clock_gettime
 
 from serve import Library, Lost, serve
 
 from kazoo.client import KazooClient, KazooState
+
+
+def raw():
+    """Seconds of the raw clock, which no clock fault changes. A fault may make time.monotonic jump."""
+    return clock_gettime(CLOCK_MONOTONIC_RAW)
 
 
 class Kazoo(Library):
@@ -21,11 +26,11 @@ class Kazoo(Library):
         self.sessions_lost += state == KazooState.LOST
 
     def acquire(self, key, owner, lease):
-        lock, lost, asked = self.zk.Lock(f"/locks/{key}", owner), self.sessions_lost, monotonic()
+        lock, lost, asked = self.zk.Lock(f"/locks/{key}", owner), self.sessions_lost, raw()
         if not lock.acquire(blocking=False):
             return None
         # The session counts from its last sign of life, and nobody knows when in a slow attempt that was.
-        alive_at = monotonic() - asked
+        alive_at = raw() - asked
         if alive_at < lease / 5:
             alive_at = 0
         else:

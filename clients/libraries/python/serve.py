@@ -65,14 +65,12 @@ def answer(library, locks, request):
             return {"ok": False, "error": "held"}
         locks[owner] = lock, lease
         return {"ok": True, **library.facts(lock)}
-    if op == "cancel":
-        # An attempt that got nothing has left nothing that its user could remove.
-        if owner in locks:
-            library.release(locks.pop(owner)[0])
-        return {"ok": True}
-    if op not in ("renew", "release"):
+    if op not in ("renew", "release", "cancel"):
         raise Unsupported(op)
     if owner not in locks:
+        if op == "cancel":
+            # An attempt that got nothing has left nothing that its user could remove.
+            return {"ok": True}
         raise Lost("this process has no such lock")
     try:
         if op == "renew":

@@ -24,7 +24,7 @@ const MONOTONIC_JUMP_MAX_MS: u64 = 86_400_000;
 /// A change of a clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum ClockChange {
     /// The clock jumps by so many milliseconds; backwards if negative, which only the wall clock can. The heal takes
     /// the jump of a wall clock back. The jump of a monotonic clock stays until the process restarts or the run ends.
@@ -153,6 +153,16 @@ mod tests {
                 assert_eq!(drift.check(Duration::from_secs(1)).is_ok(), is_possible, "{ppm} ppm");
             }
         }
+    }
+
+    #[test]
+    fn a_strobe_has_no_field_beside_its_jump_and_its_period() {
+        let read = |more: &str| {
+            let text = format!(r#"{{"strobe":{{"by-ms":4000,"every-ms":100{more}}}}}"#);
+            serde_json::from_str::<ClockChange>(&text).map_err(|e| e.to_string())
+        };
+        assert_eq!(read(""), Ok(ClockChange::Strobe { by_ms: 4_000, every_ms: 100 }));
+        assert!(read(r#","for-ms":20"#).unwrap_err().contains("unknown field `for-ms`"));
     }
 
     #[test]

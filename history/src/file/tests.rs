@@ -319,29 +319,51 @@ fn answers_and_the_belief_of_a_client_may_be_absent() {
 #[test]
 fn what_restarted_processes_found_is_read_alone() {
     let dir = tempfile::tempdir().unwrap();
-    let path = written(dir.path());
-    assert_eq!(Reader::recoveries(&path).unwrap(), []);
-    let mut writer = Writer::create(&dir.path().join("restarted.jsonl")).unwrap();
+    let restarted = dir.path().join("restarted.jsonl");
+    let mut writer = Writer::create(&restarted).unwrap();
     let (key, found) = (crate::Key::from("recovered"), |durable| Event::Recovered { durable });
     let (client, attempt, mode) = (ClientId(0), HoldId(1), crate::Mode::Write);
     let other = Event::Acquire { client, attempt, key, intended: Stamp(5), mode, above: None };
-    let events = [("resource#2", other), ("resource#2", found(42)), ("resource#3", found(7))];
+    let events =
+        [("resource#2", other), ("resource#2", found(42)), ("resource#3", found(7)), ("controller", Event::End)];
     for (n, (process, event)) in events.into_iter().enumerate() {
         let n = n as u64;
         writer.append(&Record { seq: n, process: process.into(), n, at: Stamp(10), event }).unwrap();
     }
     writer.flush().unwrap();
-    let expected = [(ProcessName::from("resource#2"), 42), (ProcessName::from("resource#3"), 7)];
-    assert_eq!(Reader::recoveries(&dir.path().join("restarted.jsonl")).unwrap(), expected);
+    let expected = Some(vec![(ProcessName::from("resource#2"), 42), (ProcessName::from("resource#3"), 7)]);
+    assert_eq!(Reader::recoveries(&restarted).unwrap(), expected);
     // Other programs write blanks and any order of the fields, and no checksums.
     let foreign = [
         r#"{"process": "resource#2", "n": 0, "at": 5, "event": "recovered", "durable": 42}"#,
         r#"{"process": "resource#2", "n": 1, "event": "recovered", and no event}"#,
         r#"{"durable": 7, "event" : "recovered", "at": 6, "n": 0, "process": "resource#3"}"#,
+        r#"{"process": "controller", "n": 1, "at": 0, "event": "end"}"#,
     ];
     let path = dir.path().join("foreign.jsonl");
     std::fs::write(&path, foreign.map(|line| format!("{line}\n")).concat()).unwrap();
     assert_eq!(Reader::recoveries(&path).unwrap(), expected);
+}
+
+#[test]
+fn restarts_are_not_known_from_a_history_without_its_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("history.jsonl");
+    let recovered = "{\"process\":\"resource#2\",\"n\":0,\"at\":5,\"event\":\"recovered\",\"durable\":42}\n";
+    let end = "{\"process\":\"controller\",\"n\":1,\"at\":0,\"event\":\"end\"}\n";
+    for (lines, is_known) in [
+        ([recovered, end, ""], true),
+        ([end, "", ""], true),
+        (["", "", ""], false),
+        ([recovered, "", ""], false),
+        // The last line is cut.
+        ([recovered, &end[..end.len() - 1], ""], false),
+        ([recovered, end, "{"], false),
+        ([end, recovered, ""], false),
+    ] {
+        std::fs::write(&path, lines.concat()).unwrap();
+        assert_eq!(Reader::recoveries(&path).unwrap().is_some(), is_known, "{lines:?}");
+    }
 }
 
 #[test]

@@ -13,7 +13,7 @@ use super::{
     steps::PlantedStep,
 };
 use crate::{
-    hold::{Failure, FailureReason, Hold, Key, Owner, Released, Renewed, Token},
+    hold::{Failure, FailureReason, Hold, Key, NodeAnswer, NodeName, Owner, Released, Renewed, Token},
     ports::{Cleanup, Clock, Lock, Node, Operation, Round, Unwatched, Watch},
     round::{RoundInFlight, RoundOutcome, Until},
     servers::{CannotBuild, Servers, TokenSource},
@@ -169,6 +169,14 @@ impl Watch for Late<'_> {
         self.announce();
         self.watch.answered(round);
     }
+
+    fn undoing(&self) {
+        self.watch.undoing();
+    }
+
+    fn undone(&self, answers: &[(NodeName, NodeAnswer)]) {
+        self.watch.undone(answers);
+    }
 }
 
 struct WithHolds<C> {
@@ -231,5 +239,41 @@ impl<C: HoldChange> Lock for WithHolds<C> {
     fn cancel<'a>(&'a self, key: &'a Key, owner: &'a Owner, lease: Duration, watch: &'a dyn Watch) -> Cleanup<'a> {
         let owner = self.change.owner(owner.clone());
         Box::pin(async move { self.lock.cancel(key, &owner, lease, watch).await })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use parking_lot::Mutex;
+
+    use super::{Late, NodeAnswer, NodeName, Round, Watch};
+
+    /// Notes what is announced.
+    #[derive(Default)]
+    struct Told(Mutex<Vec<String>>);
+
+    impl Watch for Told {
+        fn sending(&self, round: Round) {
+            self.0.lock().push(format!("{round:?}"));
+        }
+
+        fn undone(&self, answers: &[(NodeName, NodeAnswer)]) {
+            self.0.lock().push(format!("undone by {}", answers.len()));
+        }
+    }
+
+    #[test]
+    fn only_the_announcement_of_the_attempt_is_late() {
+        let told = Told::default();
+        let late = Late { watch: &told, is_announced: AtomicBool::new(false) };
+        late.sending(Round::Acquire);
+        assert!(told.0.lock().is_empty());
+        late.answered(Round::Acquire);
+        late.undoing();
+        late.sending(Round::Undo);
+        late.undone(&[("redis-1".into(), NodeAnswer::Done)]);
+        assert_eq!(*told.0.lock(), ["Acquire", "Undo", "undone by 1"]);
     }
 }

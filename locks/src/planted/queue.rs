@@ -85,9 +85,10 @@ impl Decisions for ReleaseByName {
 pub(super) struct WriterIgnoresReaders;
 
 impl Decisions for WriterIgnoresReaders {
-    /// Of all modes, only that of a writer conflicts with the intention to read.
+    /// The mode of a reader conflicts with the modes in which something is written, and with no other. So the writer of
+    /// a parent still waits for those who write a child.
     fn looks_as(&self, mode: Mode) -> Mode {
-        if mode == Mode::Write { Mode::IntentRead } else { mode }
+        if mode == Mode::Write { Mode::Read } else { mode }
     }
 }
 
@@ -142,7 +143,9 @@ impl Store for ReaderPassesWriter {
         let (key, store, looked) = (key.clone(), self.0.clone(), self.0.send(op));
         Box::pin(async move {
             let StoreAnswer::At(writer) = looked.await? else { return Ok(StoreAnswer::Gone) };
-            match store.send(Op::Before(key, writer, Mode::Write)).await? {
+            // A writer waits for the modes that conflict with this one. With other intentions alone, an intention to
+            // write does not wait: it holds the key.
+            match store.send(Op::Before(key, writer, Mode::IntentWrite)).await? {
                 StoreAnswer::At(_) => Ok(StoreAnswer::Gone),
                 _ => Ok(StoreAnswer::At(writer)),
             }
@@ -249,5 +252,56 @@ impl Store for KeepAliveZero {
             }
             Ok(answer)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{future::ready, sync::Arc};
+
+    use super::{
+        Answered, Decisions, Key, Mode, Op, ReaderPassesWriter, Reply, Revision, Store, StoreAnswer,
+        WriterIgnoresReaders,
+    };
+
+    /// A queue with keys in these modes, the oldest first. Its revisions count from 1.
+    struct Queue(&'static [Mode]);
+
+    impl Store for Queue {
+        fn name(&self) -> &str {
+            "etcd"
+        }
+
+        fn send(&self, op: Op) -> Reply<Answered> {
+            let Op::Before(_, before, mode) = op else { panic!("{op:?}") };
+            let older = (1..before.0).zip(self.0).filter(|(_, older)| older.conflicts(mode)).last();
+            Box::pin(ready(Ok(older.map_or(StoreAnswer::Gone, |(at, _)| StoreAnswer::At(Revision(at))))))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_reader_passes_only_writers_that_wait() {
+        use Mode::{IntentRead, IntentWrite, Read, ReadIntentWrite, Write};
+        let queues: [(&[Mode], bool); 7] = [
+            (&[Write], false),
+            (&[Read, Write], true),
+            (&[Write, Write], true),
+            (&[IntentRead, IntentWrite], false),
+            (&[IntentWrite, IntentWrite], false),
+            (&[Read, IntentWrite], true),
+            (&[IntentRead, ReadIntentWrite], false),
+        ];
+        for (queue, passes) in queues {
+            let store = ReaderPassesWriter::from(Arc::new(Queue(queue)) as Arc<dyn Store>);
+            let looked = store.send(Op::Before(Key::new("k0"), Revision(9), Read)).await;
+            assert_eq!(looked == Ok(StoreAnswer::Gone), passes, "{queue:?}");
+        }
+    }
+
+    #[test]
+    fn a_writer_that_ignores_readers_still_waits_for_everybody_who_writes() {
+        let looks_as = WriterIgnoresReaders.looks_as(Mode::Write);
+        let waits_for: Vec<Mode> = Mode::ALL.into_iter().filter(|older| older.conflicts(looks_as)).collect();
+        assert_eq!(waits_for, [Mode::IntentWrite, Mode::ReadIntentWrite, Mode::Write]);
     }
 }

@@ -35,6 +35,10 @@ struct AsksAgain {
 }
 
 impl Lock for AsksAgain {
+    fn intention(&self, mode: Mode) -> Option<Mode> {
+        self.lock.intention(mode)
+    }
+
     fn waits(&self) -> bool {
         true
     }
@@ -76,6 +80,10 @@ impl Lock for AsksAgain {
 
     fn release<'a>(&'a self, hold: &'a Hold, watch: &'a dyn Watch) -> Operation<'a, Released> {
         self.lock.release(hold, watch)
+    }
+
+    fn gave_up(&self, hold: &Hold) {
+        self.lock.gave_up(hold);
     }
 
     fn cancel<'a>(&'a self, key: &'a Key, owner: &'a Owner, lease: Duration, watch: &'a dyn Watch) -> Cleanup<'a> {

@@ -15,6 +15,8 @@ mod real;
 mod redis_binary;
 mod reentrant;
 mod renewal;
+#[path = "../../../tests/shared/say.rs"]
+mod say;
 mod store;
 mod tokens;
 mod watches;

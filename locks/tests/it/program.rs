@@ -152,6 +152,20 @@ async fn a_renewal_shortens_a_belief_if_the_program_says_so() {
 }
 
 #[tokio::test]
+async fn a_renewal_asks_for_no_less_than_is_promised() {
+    let dir = tempfile::tempdir().unwrap();
+    let lock = lock(dir.path(), r#"renew) echo "${line##*:}" > asked; say "$ok";;"#);
+    lock.start().await.unwrap();
+    let mut hold = acquire_for(&lock, "a", 5 * LEASE).await.unwrap();
+    let promised = hold.valid_until;
+    lock.renew(&mut hold, LEASE, &Unwatched).await.unwrap();
+    let asked = std::fs::read_to_string(dir.path().join("asked")).unwrap();
+    let asked_ms: u64 = asked.trim_end().trim_end_matches('}').parse().unwrap();
+    let (least, most) = (promised.saturating_sub(hold.sent), 5 * LEASE);
+    assert!((least..=most).contains(&Duration::from_millis(asked_ms)), "{asked_ms} ms, {least:?} are promised");
+}
+
+#[tokio::test]
 async fn a_renewal_that_is_read_too_late_revives_no_hold() {
     let (dir, clock) = (tempfile::tempdir().unwrap(), ClientClock::new());
     let lock = lock_by(dir.path(), "", TokenSource::None, clock.clone());
@@ -345,6 +359,49 @@ async fn an_attempt_that_waits_for_a_new_program_is_announced() {
     let acquiring = lock.acquire(&key, Owner::new("b"), LEASE, &watch);
     drop(acquiring.now_or_never());
     assert_eq!(*watch.0.lock().unwrap(), [Round::Acquire]);
+}
+
+/// Notes what a watch is told of an attempt and its promise.
+#[derive(Default)]
+struct Told(std::sync::Mutex<Vec<&'static str>>);
+
+impl Told {
+    fn note(&self, what: &'static str) {
+        self.0.lock().unwrap().push(what);
+    }
+}
+
+impl Watch for Told {
+    fn sending(&self, _: Round) {
+        self.note("sending");
+    }
+
+    fn promising(&self) {
+        self.note("promising");
+    }
+
+    fn answered(&self, _: Round) {
+        self.note("answered");
+    }
+
+    fn promised(&self) {
+        self.note("promised");
+    }
+}
+
+#[tokio::test]
+async fn the_start_of_a_program_takes_nothing_from_a_promise() {
+    let dir = tempfile::tempdir().unwrap();
+    let slow = r#"init) [ -e again ] && sleep 0.5; touch again; say "$ok";; release) say "$ok"; exit;;"#;
+    let lock = lock(dir.path(), slow);
+    lock.start().await.unwrap();
+    let hold = acquire(&lock, "a").await.unwrap();
+    lock.release(&hold, &Unwatched).await.unwrap();
+    ended(dir.path()).await;
+    let (key, watch, began) = (Key::new("k0"), Told::default(), BootClock.now());
+    let hold = lock.acquire(&key, Owner::new("b"), LEASE, &watch).await.unwrap();
+    assert!(hold.sent >= began + Duration::from_millis(500), "the promise counts from {:?} on", hold.sent - began);
+    assert_eq!(*watch.0.lock().unwrap(), ["sending", "promising", "answered", "promised"]);
 }
 
 #[tokio::test]

@@ -2,13 +2,16 @@
 
 use std::{
     future::ready,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use locks::{
-    Cleanup, FailureReason, Hold, Key, Lock, Mode, Operation, Outcome, Owner, Redlock, Reentrant, Released, Renewed,
-    TokenSource, Unwatched, Watch,
+    Cleanup, Clock, FailureReason, Hold, Key, Lock, Mode, Operation, Outcome, Owner, Redlock, Reentrant, Released,
+    Renewed, Reply, TokenSource, Unwatched, Watch,
 };
 
 use crate::cluster::{ClientClock, FakeNode, LEASE, MS, key, nodes, owner, ports};
@@ -119,6 +122,19 @@ async fn a_hold_that_has_lapsed_cannot_be_entered_again() {
     assert!(!lock.release(&outer, &Unwatched).await.unwrap().removed, "the nodes have let the key go");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_hold_that_a_renewal_found_lost_cannot_be_entered_again() {
+    let (Held { nodes, lock, mut outer, .. }, counts) = (held().await, Counts::default());
+    nodes.iter().for_each(|node| node.give_to("c"));
+    let failure = lock.renew(&mut outer, LEASE, &Unwatched).await.unwrap_err();
+    assert_eq!(failure.reason, FailureReason::Lost);
+    let failure = lock.acquire(&key(), owner("b"), LEASE, &counts).await.unwrap_err();
+    assert_eq!((failure.reason, failure.outcome), (FailureReason::Lost, Outcome::Failed));
+    assert!(counts.0.lock().unwrap().is_empty());
+    assert!(!lock.release(&outer, &Unwatched).await.unwrap().removed, "the failure is no acquisition");
+    assert_eq!(nodes[0].owner(), Some(owner("c")));
+}
+
 /// A hold whose release had no answer in time. The nodes do the release afterwards.
 async fn unreleased(counts: &Counts) -> Held {
     let held = held().await;
@@ -213,4 +229,35 @@ async fn the_lock_below_is_told_which_hold_was_given_up_and_which_attempt_was_ca
     assert_eq!(*below.told.lock().unwrap(), [("given up", owner("a")), ("cancelled", owner("b"))]);
     assert!(lock.waits());
     assert_eq!(lock.intention(Mode::Read), Some(Mode::IntentRead));
+}
+
+/// A client that is frozen as it announces a re-entry: from then on its clock shows the end of time.
+#[derive(Default)]
+struct FrozenOnEntry(AtomicBool);
+
+impl Watch for FrozenOnEntry {
+    fn reentering(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Clock for FrozenOnEntry {
+    fn now(&self) -> Duration {
+        if self.0.load(Ordering::Relaxed) { Duration::MAX } else { Duration::ZERO }
+    }
+
+    fn sleep_until(&self, _: Duration) -> Reply<()> {
+        unreachable!("a re-entry waits for nothing")
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_re_entry_is_announced_before_the_clock_is_read() {
+    let below = Arc::new(Below { hold: held().await.outer, told: Mutex::default() });
+    let frozen = Arc::new(FrozenOnEntry::default());
+    let lock = Reentrant::new(below, frozen.clone());
+    lock.acquire(&key(), owner("a"), LEASE, &Unwatched).await.unwrap();
+    assert!(lock.acquire(&key(), owner("b"), LEASE, &Unwatched).await.is_ok());
+    let failure = lock.acquire(&key(), owner("b"), LEASE, &*frozen).await.unwrap_err();
+    assert_eq!(failure.reason, FailureReason::Validity);
 }

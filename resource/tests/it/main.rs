@@ -15,6 +15,8 @@ mod real;
 mod restart;
 mod rule;
 mod s3;
+#[path = "../../../tests/shared/say.rs"]
+mod say;
 mod served;
 mod service;
 mod treat;

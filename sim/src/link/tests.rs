@@ -27,11 +27,11 @@ fn a_heal_delivers_late_packets_in_the_order_in_which_they_were_sent() {
         let delivered = link.arrived(now).into_iter();
         delivered.map(|delivered| delivered.delayed).collect::<Vec<_>>()
     };
-    assert_eq!(arrived(&mut link, first), [1, 2].map(|sent| Some((FaultId(1), ms(sent)))));
+    assert_eq!(arrived(&mut link, first), [1, 2].map(|sent| vec![(FaultId(1), ms(sent))]));
     assert_eq!(link.heal(ms(65), FaultId(2)), [ms(65)]);
     let Sent::Arrives(next, _) = link.send(ms(65), packet(), &mut rng) else { panic!("in time") };
     assert!(next > ms(65) && next < ms(66), "no packet waits for a delay that is over");
-    assert_eq!(arrived(&mut link, ms(65)), [Some((FaultId(1), ms(50)))]);
+    assert_eq!(arrived(&mut link, ms(65)), [vec![(FaultId(2), ms(50))]]);
     assert!(link.faults.is_none());
 }
 
@@ -84,7 +84,7 @@ fn what_is_sent_after_a_packet_that_was_lost_by_chance_waits_for_it_and_is_told_
     link.heal(Stamp(6), FaultId(7));
     assert!(matches!(link.send(Stamp(6), packet(), &mut rng), Sent::Waits));
     let Retransmitted::Delivered(delivered) = link.retransmit(due, &mut rng) else { panic!("open") };
-    assert_eq!((delivered.packets.len(), delivered.delayed), (2, Some((FaultId(7), Stamp(5)))));
+    assert_eq!((delivered.packets.len(), delivered.delayed), (2, vec![(FaultId(7), Stamp(5))]));
 }
 
 #[test]
@@ -124,9 +124,53 @@ fn a_lost_packet_comes_with_a_retransmission_and_holds_up_those_behind_it() {
     link.heal(ms(500), FaultId(7));
     assert!(matches!(link.send(ms(500), packet(), &mut rng), Sent::Waits), "open, but one is missing");
     let Retransmitted::Delivered(delivered) = link.retransmit(second, &mut rng) else { panic!("open") };
-    assert_eq!((delivered.packets.len(), delivered.delayed), (2, Some((FaultId(7), ms(0)))));
+    assert_eq!((delivered.packets.len(), delivered.delayed), (2, vec![(FaultId(7), ms(0))]));
     assert!(delivered.at > second && matches!(link.retransmit(delivered.at, &mut rng), Retransmitted::Nothing));
     assert!(!link.is_stale());
+}
+
+#[test]
+fn each_fault_that_loses_or_delays_a_packet_has_its_own_part_of_the_delay() {
+    let (mut link, mut rng) = (Link::default(), ChaCha8Rng::seed_from_u64(1));
+    let ms = |n: u64| Stamp(n * 1_000_000);
+    link.lose(FaultId(1), 100);
+    let Sent::RetransmittedAt(first) = link.send(ms(0), packet(), &mut rng) else { panic!("lost") };
+    link.heal(ms(50), FaultId(1));
+    link.cut(FaultId(2), CutMode::Drop);
+    let Retransmitted::Again(second) = link.retransmit(first, &mut rng) else { panic!("cut") };
+    let Retransmitted::Again(third) = link.retransmit(second, &mut rng) else { panic!("still cut") };
+    assert_eq!([first, second, third], [200, 600, 1_400].map(ms));
+    link.heal(ms(1_000), FaultId(2));
+    link.slow(FaultId(3), Duration::from_millis(20).into());
+    link.slow(FaultId(4), Duration::from_secs(3).into());
+    let Retransmitted::Late(at) = link.retransmit(third, &mut rng) else { panic!("late") };
+    let arrived = link.arrived(at);
+    let [delivered] = &arrived[..] else { panic!("{} arrivals", arrived.len()) };
+    let parts = [(1, 0), (2, 200), (3, 1_400), (4, 1_420)].map(|(fault, since)| (FaultId(fault), ms(since)));
+    assert_eq!(delivered.delayed, parts);
+}
+
+#[test]
+fn a_wait_for_the_packet_ahead_is_due_to_its_faults() {
+    let (ms, mut waits) = (Duration::from_millis, 0);
+    for seed in 0..20 {
+        let (mut link, mut rng) = (Link::default(), ChaCha8Rng::seed_from_u64(seed));
+        link.slow(FaultId(1), LinkDelay::Drawn(history::Range { from: Duration::ZERO, to: ms(1_000) }));
+        link.slow(FaultId(2), ms(20).into());
+        for sent in [0, 1] {
+            assert!(matches!(link.send(Stamp::default().plus(ms(sent)), packet(), &mut rng), Sent::Late(_)));
+        }
+        let arrived = link.arrived(Stamp(u64::MAX));
+        let [ahead, Delivered { at, delayed, .. }] = &arrived[..] else { panic!("{} arrivals", arrived.len()) };
+        waits += u32::from(*at == ahead.at);
+        assert!(delayed.is_sorted_by_key(|(_, since)| *since), "{delayed:?}");
+        let ends = delayed.iter().skip(1).map(|(_, since)| *since).chain([*at]);
+        let of_second = delayed.iter().zip(ends).filter(|((fault, _), _)| *fault == FaultId(2));
+        let length: Duration = of_second.map(|((_, since), until)| until.since(*since)).sum();
+        // The second fault delays each of the two packets by 20 ms.
+        assert!((ms(20)..ms(41)).contains(&length), "{delayed:?} until {at:?}");
+    }
+    assert!((3..18).contains(&waits), "{waits} times");
 }
 
 #[test]

@@ -121,20 +121,26 @@ impl World {
     }
 
     fn deliver(self: &Arc<Self>, from: Process, to: Process, delivered: Delivered<Packet<World>>) {
-        if let Some((fault, since)) = delivered.delayed {
-            self.record_delay(fault, from, to, since);
-        }
-        for packet in delivered.packets {
+        let Delivered { delayed, packets, .. } = delivered;
+        self.record_delay(from, to, &delayed);
+        for packet in packets {
             self.arrive(packet);
         }
     }
 
-    /// Records the delay of a packet, as an event of the agent, which owns the packet queues on Docker.
-    fn record_delay(&self, fault: FaultId, from: Process, to: Process, since: Stamp) {
-        let until = self.executor.now();
-        if until.since(since) >= DELAYED_FROM {
-            let (from, to) = (self.node(from, |n| n.name.clone()), self.node(to, |n| n.name.clone()));
-            self.record(self.agent(), Event::PacketsDelayed { fault, from, to, since, until });
+    /// Records the parts of a packet's delay, as events of the agent, which owns the packet queues on Docker.
+    fn record_delay(&self, from: Process, to: Process, parts: &[(FaultId, Stamp)]) {
+        let now = self.executor.now();
+        if parts.first().is_none_or(|(_, since)| now.since(*since) < DELAYED_FROM) {
+            return;
+        }
+        let name = |node| self.node(node, |n| n.name.clone());
+        let ends = parts.iter().skip(1).map(|(_, since)| *since).chain([now]);
+        for ((fault, since), until) in parts.iter().zip(ends) {
+            if *since < until {
+                let (fault, from, to, since) = (*fault, name(from), name(to), *since);
+                self.record(self.agent(), Event::PacketsDelayed { fault, from, to, since, until });
+            }
         }
     }
 
@@ -308,6 +314,22 @@ mod tests {
             _ => None,
         });
         assert_eq!(delays.collect::<Vec<_>>(), [(NodeName::new("worker-1"), NodeName::new("node-1"))]);
+    }
+
+    #[test]
+    fn a_packet_that_two_faults_delay_is_recorded_with_the_part_of_each() {
+        let world = world(1, REDIS);
+        let (node, worker) = (0, world.worker(0));
+        for (id, by) in [(1, SECOND / 20), (2, SECOND / 4)] {
+            let delay = Fault::new(Delay { by: by.into() }, SECOND).on_links(Direction::Out, Vec::new());
+            world.inject_links(worker, FaultId(id), &delay);
+        }
+        world.send(worker, node, Box::new(|_: &Arc<World>| ()));
+        let delays = run_for(&world, SECOND).into_iter().filter_map(|record| match record.event {
+            Event::PacketsDelayed { fault, since, until, .. } => Some((fault, until.since(since).as_millis())),
+            _ => None,
+        });
+        assert_eq!(delays.collect::<Vec<_>>(), [(FaultId(1), 50), (FaultId(2), 250)]);
     }
 
     #[test]

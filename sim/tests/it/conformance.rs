@@ -18,7 +18,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use sim::models::redis::RedisModel;
 
-use crate::real::{PATIENCE, say};
+use crate::{real::PATIENCE, say::say};
 
 /// Long enough that nothing runs out in a test.
 pub const LONG: Duration = Duration::from_secs(10_000);

@@ -19,6 +19,8 @@ mod redis_binary;
 mod redis_conformance;
 mod redis_server;
 mod redraw;
+#[path = "../../../tests/shared/say.rs"]
+mod say;
 mod traffic;
 mod truth;
 mod waits;

@@ -23,7 +23,8 @@ use tokio::net::TcpListener;
 use crate::{
     conformance::{ALL_KINDS, LONG, Timed, answer, compare, compare_expiry},
     contenders::contend,
-    real::{PATIENCE, say},
+    real::PATIENCE,
+    say::say,
 };
 
 /// A server on a runtime of its own. Its end closes every connection, as a SIGKILL does.

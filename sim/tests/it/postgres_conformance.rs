@@ -18,7 +18,7 @@ use crate::{
     conformance::{LONG, Timed, UNPLANTED, answer, compare, compare_expiry, wall},
     contenders::contend,
     postgres_server::Server,
-    real::say,
+    say::say,
 };
 
 fn connect(server: &Server) -> Arc<dyn Node> {

@@ -13,8 +13,8 @@ use sim::models::redis::RedisModel;
 
 use crate::{
     conformance::{ALL_KINDS, LONG, Timed, answer, compare, compare_expiry, wall},
-    real::say,
     redis_server::Server,
+    say::say,
 };
 
 #[tokio::test]

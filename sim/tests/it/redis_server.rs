@@ -9,8 +9,9 @@ use locks::{Node, connect_redis};
 use tempfile::TempDir;
 
 use crate::{
-    real::{PATIENCE, free_port, say},
+    real::{PATIENCE, free_port},
     redis_binary::redis_server,
+    say::left_out,
 };
 
 /// One server, and the directory of its data.
@@ -26,7 +27,7 @@ impl Server {
     pub async fn start(persistence: Persistence) -> Option<Self> {
         if redis_server().is_none() {
             assert!(std::env::var_os("CI").is_none(), "no redis-server on the path (scripts/setup installs one)");
-            say("SKIPPED: no redis-server on the path, the model was not held against a real one");
+            left_out("no redis-server on the path, the model was not held against a real one");
             return None;
         }
         loop {

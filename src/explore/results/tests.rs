@@ -88,7 +88,11 @@ fn errors_are_told_and_only_a_violation_comes_before_them_in_the_exit_code() {
     assert_eq!(one.exit(), Exit::Failed);
     assert!(one.text().starts_with("2 schedules ended with an error and were not judged; the first is seed 4: it st"));
     assert_eq!((one.failed, one.first_error.map(|error| error.seed)), (2, Some(4)));
-    assert_eq!(of(&tally, vec![class("stale-holder", &["pause"], 1, 3, true)]).exit(), Exit::Violated);
+    let violated = of(&tally, vec![class("stale-holder", &["pause"], 1, 3, true)]);
+    assert_eq!(violated.exit(), Exit::Violated);
+    let (found, counted) =
+        (violated.findings_text(), "lock stale-holder pause: in 1 of 10 schedules, first with seed 3");
+    assert!(found.starts_with(counted), "only schedules that were judged can show a violation: {found}");
     let undecided = Tally { schedules: 10, inconclusive: 10, ..Tally::default() };
     assert_eq!(of(&undecided, Vec::new()).exit(), Exit::Inconclusive);
 }

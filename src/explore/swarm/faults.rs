@@ -121,8 +121,9 @@ struct Busy {
 struct Schedule<'a> {
     plan: &'a Plan,
     workers: Vec<NodeName>,
-    /// True if faults of different kinds may meet on one node, and several workers may have faults. Otherwise a node
-    /// has one fault at a time, and all workers together have one.
+    /// True if planned times may overlap: of faults of different kinds on one node, and of faults of several workers.
+    /// In the run such faults take turns, because a node has one fault at a time, and so have all workers together. The
+    /// later fault then comes as soon as the earlier one is over.
     meet: bool,
     /// Times at which nodes have faults.
     busy: Vec<Busy>,

@@ -138,7 +138,7 @@ pub fn draw_capabilities(mut plan: Plan, is_calm: bool, rng: &mut impl Rng) -> P
 /// not end such a deadlock, unless it detects it.
 pub(super) fn give_patience(plan: &mut Plan, patience: Duration) {
     let w = &plan.workload;
-    let is_kept = w.renew.is_some() || plan.servers.promise == Promise::Session;
+    let is_kept = w.renew.is_some() || w.session || plan.servers.promise == Promise::Session;
     if w.opposite && w.patience.is_none() && is_kept {
         offer(plan, |plan| plan.workload.patience = Some(patience));
     }

@@ -1,7 +1,7 @@
 //! The arms of the resource side by side: each decided about the same requests.
 
 use checker::{Property, Verdicts};
-use history::Arm;
+use history::{Arm, Comparison};
 use serde::Serialize;
 
 use crate::timeline::Timeline;
@@ -37,9 +37,9 @@ pub fn lost_updates(verdicts: &Verdicts, arm: Arm) -> Option<(u64, u64)> {
     }
 }
 
-/// Returns the arms of the run, in the order of every table.
-pub fn arms(verdicts: &Verdicts, timeline: &Timeline) -> Vec<ArmRow> {
-    let mut rows: Vec<ArmRow> = Arm::ALL.into_iter().filter_map(|arm| row(verdicts, timeline, arm)).collect();
+/// Returns the arms of the run, in the order of every table. `fence` is the rule of the plan's fences.
+pub fn arms(verdicts: &Verdicts, timeline: &Timeline, fence: Comparison) -> Vec<ArmRow> {
+    let mut rows: Vec<ArmRow> = Arm::ALL.into_iter().filter_map(|arm| row(verdicts, timeline, arm, fence)).collect();
     let most = rows.iter().map(|row| row.updates + row.refused).max().unwrap_or_default().max(1);
     for row in &mut rows {
         let kept = row.updates.saturating_sub(row.lost);
@@ -48,7 +48,7 @@ pub fn arms(verdicts: &Verdicts, timeline: &Timeline) -> Vec<ArmRow> {
     rows
 }
 
-fn row(verdicts: &Verdicts, timeline: &Timeline, arm: Arm) -> Option<ArmRow> {
+fn row(verdicts: &Verdicts, timeline: &Timeline, arm: Arm, comparison: Comparison) -> Option<ArmRow> {
     let Property::Data(data) = verdicts.properties.get(&format!("{}.data", arm.name()))? else { return None };
     let fence = match verdicts.properties.get(&format!("{}.fence", arm.name())) {
         Some(Property::Fence(fence)) => Some(fence),
@@ -58,8 +58,17 @@ fn row(verdicts: &Verdicts, timeline: &Timeline, arm: Arm) -> Option<ArmRow> {
         name: arm.name(),
         rule: match arm {
             Arm::Off => "No check: admits every write",
-            Arm::Writes => "Fence: refuses a write whose token is smaller than that of an earlier write",
-            Arm::Reads => "Fence: refuses a write whose token is smaller than that of an earlier write or read",
+            Arm::Writes if comparison == Comparison::Strict => {
+                "Fence: refuses a write whose token is not larger than that of an earlier write"
+            }
+            Arm::Writes => {
+                "Fence: refuses a write if an earlier write had a larger token, or if a write of another hold had the \
+                 same token"
+            }
+            Arm::Reads => {
+                "Fence: refuses a write if an earlier write or read had a larger token, or if one of another hold had \
+                 the same token"
+            }
             Arm::Cas => "Compare and set: admits a write if the version that it read is still current",
             Arm::Guard => "Guard: admits a write if the lock key of its hold still exists, in one transaction",
             Arm::Deadline => "Deadline: admits a write if its deadline has not passed by the resource's own clock",

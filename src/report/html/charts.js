@@ -30,7 +30,11 @@ const plots = [
   { title: "Tokens", unit: "", isWhole: true, draw: drawTokens },
 ];
 const R = DATA.recovery, open = R.filter(point => point[1] === null).length;
-plots[3].note = R.length === 0 ? "No fault was healed." :
+const hasHeal = DATA.faults.some(fault => !fault.unplanned && !isOff(fault) && fault.off !== null);
+// A record that is not judged to its end may have a heal after the part that is judged.
+const withoutPair = DATA.healed > 0 ? "No client had asked for a key when a fault was healed." :
+  hasHeal ? "The part of the record that is judged has no heal of a fault." : "No fault was healed.";
+plots[3].note = R.length === 0 ? withoutPair :
   "From the end of each fault until each key was acquired again: one mark for each pair of a fault and a key." +
   (open ? ` Red triangles: ${open} not acquired again before the end of the run.` : "") +
   (DATA.left.recovery ? ` The ${DATA.left.recovery} shortest are left out.` : "");

@@ -49,17 +49,18 @@ impl<'a> Keys<'a> {
 /// Returns the data of the page as text that may be part of a script element. The page shows the window `worst` first.
 pub fn script(timeline: &Timeline, verdicts: &Verdicts, worst: Option<usize>) -> serde_json::Result<String> {
     let mut data = data(timeline, worst);
-    let (shown, left) = recoveries(timeline, verdicts);
+    let (shown, left, healed) = recoveries(timeline, verdicts);
     data["recovery"] = shown;
+    data["healed"] = healed.into();
     data["left"]["recovery"] = left.into();
     Ok(inert(&serde_json::to_string(&data)?))
 }
 
-/// The recoveries by the time of the heal, and the number of those that are left out.
-fn recoveries(timeline: &Timeline, verdicts: &Verdicts) -> (Value, usize) {
-    let mut pairs: Vec<Recovered> = match verdicts.properties.get("recovery") {
-        Some(Property::Recovery(found)) => found.pairs.clone(),
-        _ => Vec::new(),
+/// The recoveries by the time of the heal, the number of those that are left out, and the number of healed faults.
+fn recoveries(timeline: &Timeline, verdicts: &Verdicts) -> (Value, usize, u64) {
+    let (mut pairs, healed): (Vec<Recovered>, u64) = match verdicts.properties.get("recovery") {
+        Some(Property::Recovery(found)) => (found.pairs.clone(), found.healed),
+        _ => (Vec::new(), 0),
     };
     let all = pairs.len();
     if all > RECOVERIES {
@@ -72,7 +73,7 @@ fn recoveries(timeline: &Timeline, verdicts: &Verdicts) -> (Value, usize) {
         let lasted = pair.lasted.map(|lasted| Ms(lasted.as_secs_f64() * 1e3));
         json!([Ms(timeline.ms(pair.healed)), lasted, pair.fault.0])
     };
-    (pairs.iter().map(point).collect(), all - pairs.len())
+    (pairs.iter().map(point).collect(), all - pairs.len(), healed)
 }
 
 /// The change of a clock, if the fault is one: in milliseconds, or in parts per million.

@@ -324,7 +324,8 @@ function drawAct(context, act, row) {
   }
 }
 function drawClocks(context, row) {
-  const most = Math.max(...row.points.map(point => Math.max(Math.abs(point[1]), Math.abs(point[2]))), 1);
+  // A long run has too many points for the arguments of one call.
+  const most = row.points.reduce((most, point) => Math.max(most, Math.abs(point[1]), Math.abs(point[2])), 1);
   const y = ms => row.y + row.height / 2 - ms / most * (row.height / 2 - 4);
   [[1, "one", []], [2, "past", [4, 3]]].forEach(([field, name, dash]) => {
     context.strokeStyle = color(name);

@@ -4,7 +4,7 @@
 
 mod canvas;
 
-use history::{Arm, RequestKind};
+use history::{Arm, HoldId, NodeName, RequestKind};
 
 use crate::timeline::{Act, FaultSpan, Hold, Standing, Timeline, WindowSpan};
 
@@ -198,9 +198,16 @@ pub fn fault_span(timeline: &Timeline, fault: &FaultSpan) -> Option<(f64, f64)> 
     }
 }
 
+/// Returns whether a node is a worker that has none of the window's holds. Its faults explain no window.
+pub fn is_other_worker(timeline: &Timeline, window: &WindowSpan, node: &NodeName) -> bool {
+    // Nobody knows the worker of a hold that is left out.
+    let may_be_of = |id: &HoldId| timeline.hold(*id).is_none_or(|hold| hold.process.node() == *node);
+    node.as_str().starts_with("worker-") && !window.holds.iter().any(may_be_of)
+}
+
 fn bands(timeline: &Timeline, window: &WindowSpan, holds: [&Hold; 2], (from, to): (f64, f64)) -> Vec<Band> {
     let nodes = holds.map(|hold| hold.process.node());
-    let row_of = |node: &history::NodeName| match nodes.iter().position(|own| own == node) {
+    let row_of = |node: &NodeName| match nodes.iter().position(|own| own == node) {
         Some(0) => Row::First,
         Some(_) => Row::Second,
         None => Row::Servers,
@@ -211,7 +218,7 @@ fn bands(timeline: &Timeline, window: &WindowSpan, holds: [&Hold; 2], (from, to)
         let Some(span) = fault_span(timeline, fault).filter(|span| span.1 >= from && span.0 <= to) else { continue };
         let row = row_of(&fault.node);
         let is_cause = window.causes.split([',', '+', ' ']).any(|cause| cause == fault.kind.name());
-        if row == Row::Servers && !is_cause {
+        if row == Row::Servers && (!is_cause || is_other_worker(timeline, window, &fault.node)) {
             continue;
         }
         let length = seconds(span.1 - span.0);
@@ -255,6 +262,11 @@ pub fn decided(act: &Act) -> String {
     parts.join(" · ")
 }
 
+/// Returns whether an act came after the entitlement of its hold, and not before `from`, in milliseconds.
+pub fn is_past_its_hold(timeline: &Timeline, hold: &Hold, act: &Act, from: f64) -> bool {
+    timeline.ms(act.at) >= from && act.at > hold.entitled_until()
+}
+
 fn requests(canvas: &mut Canvas, timeline: &Timeline, window: &WindowSpan, holds: [(&Hold, f64); 2], y: f64) {
     let mut labelled = false;
     for (index, (hold, lane)) in holds.into_iter().enumerate() {
@@ -262,7 +274,11 @@ fn requests(canvas: &mut Canvas, timeline: &Timeline, window: &WindowSpan, holds
         let mut first = true;
         for act in writes {
             let at = timeline.ms(act.at);
-            let is_late = index == 0 && at >= window.from_ms;
+            let is_late = index == 0
+                && match window.kind {
+                    "stale-holder" => is_past_its_hold(timeline, hold, act, window.from_ms),
+                    _ => at >= window.from_ms,
+                };
             let is_refused = act.decisions.iter().any(|decision| !decision.admitted);
             let class = if is_late { "late" } else { "timely" };
             canvas.request((lane + 10.0, y), at, class, is_refused);

@@ -112,6 +112,19 @@ fn only_a_run_of_the_harness_has_commands_that_repeat_it() {
 }
 
 #[test]
+fn the_rule_of_a_fence_tells_of_equal_tokens() {
+    let (mut judged, _, html) = page("kleppmann-pause");
+    let strict = "refuses a write whose token is not larger than that of an earlier write";
+    let default = "had a larger token, or if a write of another hold had the same token";
+    assert!(!html.contains(strict) && html.contains(default), "{html}");
+    judged.plan.fence = history::Comparison::Strict;
+    let history = concat!(env!("CARGO_MANIFEST_DIR"), "/checker/tests/corpus/kleppmann-pause.jsonl");
+    let timeline = read(history.as_ref(), &judged.verdicts).unwrap();
+    let html = super::html(&judged, &compare(None, &judged.verdicts), &timeline).unwrap();
+    assert!(html.contains(strict) && !html.contains(default), "{html}");
+}
+
+#[test]
 fn the_lesson_of_an_overrun_is_a_check_or_a_renewal() {
     let lesson = page("overrun").1.lesson.unwrap();
     assert!(lesson.contains("took longer than the lease") && !lesson.contains("would not help"), "{lesson}");
@@ -168,6 +181,42 @@ fn the_axis_of_tokens_is_not_rounded() {
     // 4,294,967,301 and 4,294,967,340 of ZooKeeper are 4,295,000,000 with four digits.
     assert!(SCRIPT.contains("title: \"Tokens\", unit: \"\", isWhole: true,"));
     assert!(SCRIPT.contains("plot.isWhole ? tick : Number(tick.toPrecision(4))"));
+}
+
+#[test]
+fn the_points_of_a_clock_are_not_the_arguments_of_one_call() {
+    // Of 3,000 strobes, each of 400 jumps, there are 2,406,000 points. A browser takes about 100,000 arguments.
+    assert!(SCRIPT.contains("row.points.reduce(") && !SCRIPT.contains("(...row.points"));
+}
+
+#[test]
+fn a_heal_before_the_first_attempt_is_not_denied() {
+    assert!(SCRIPT.contains("plots[3].note = R.length === 0 ? withoutPair :"));
+    let early = "const withoutPair = DATA.healed > 0 ? \"No client had asked for a key when a fault was healed.\" :";
+    assert!(SCRIPT.contains(early));
+    assert_eq!(data(&page("kleppmann-pause").2)["healed"], 1);
+}
+
+#[test]
+fn a_heal_after_the_judged_part_is_not_called_early() {
+    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/checker/tests/corpus/kleppmann-pause.jsonl");
+    let text = std::fs::read_to_string(corpus).unwrap();
+    // The record of worker-1 ends with its freeze, and the other processes report the heal.
+    let is_kept = |line: &&str| !line.contains("\"process\":\"worker-1\"") || !line.contains("\"at\":17");
+    let lines: Vec<&str> = text.lines().take_while(|line| !line.contains("process-ended")).filter(is_kept).collect();
+    let mut numbered = Vec::new();
+    for (seq, line) in lines.into_iter().enumerate() {
+        let mut line: Value = serde_json::from_str(line).unwrap();
+        line["seq"] = json!(seq);
+        numbered.push(format!("{line}\n"));
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let history = dir.path().join("history.jsonl");
+    std::fs::write(&history, numbered.concat()).unwrap();
+    let data = data(&of(&history).2);
+    assert_eq!((&data["healed"], &data["recovery"]), (&json!(0), &json!([])));
+    assert!(data["faults"][0]["off"].is_number(), "{}", data["faults"]);
+    assert!(SCRIPT.contains("hasHeal ? \"The part of the record that is judged has no heal of a fault.\" :"));
 }
 
 #[test]

@@ -7,11 +7,13 @@ use history::{Arm, ClientKind, FaultKind, RequestKind, Stamp};
 
 use super::{
     arms::lost_updates,
-    picture::{EarlyEnd, early_end, fault_span, name},
+    picture::{EarlyEnd, early_end, fault_span, is_other_worker, is_past_its_hold, name},
 };
-use crate::timeline::{FaultSpan, Hold, Timeline, WindowSpan, worst_first};
+use crate::timeline::{Act, FaultSpan, Hold, Timeline, WindowSpan, worst_first};
 
 const KEPT: &str = "The lock service kept its promise: it gave the lock to the next client after the lease had ended.";
+
+const BROKEN: &str = "The lock service broke its promise: it gave the lock away before the first lease had ended.";
 
 /// The index of the window that tells most.
 pub fn worst(windows: &[Window]) -> Option<usize> {
@@ -64,7 +66,9 @@ fn faults(requested: u64, proved: u64, unplanned: u64) -> String {
 /// Returns the lesson of the window that the claim tells of, for readers who ask who is to blame.
 pub fn lesson(verdicts: &Verdicts, timeline: &Timeline, client: ClientKind, worst: Option<usize>) -> Option<String> {
     let window = &verdicts.lock()?.windows[worst?];
-    let early = window.holds.first().and_then(|id| timeline.hold(*id)).and_then(early_end);
+    let hold = |n: usize| window.holds.get(n).and_then(|id| timeline.hold(*id));
+    let early = hold(0).and_then(early_end);
+    let is_broken = hold(0).zip(hold(1)).is_some_and(|(first, second)| second.acquired < first.entitled_until());
     let is_by = |cause| window.causes.iter().any(|set| set.is(cause));
     let text = match window.kind {
         WindowKind::StaleHolder if is_by(Cause::Unexplained) => return None,
@@ -87,6 +91,10 @@ pub fn lesson(verdicts: &Verdicts, timeline: &Timeline, client: ClientKind, wors
                  holder."
             )
         }
+        WindowKind::StaleHolder if is_broken => format!(
+            "{BROKEN} The old holder also acted after the end of its lease. Only the resource can refuse such a write, \
+             by a token that grows from holder to holder."
+        ),
         WindowKind::StaleHolder if is_by(Cause::Overrun) => format!(
             "{KEPT} Nothing stopped the old holder: its work took longer than the lease. A client can renew its lease \
              while it works, or check its deadline just before each write. If a client is stopped after this check, \
@@ -105,9 +113,7 @@ pub fn lesson(verdicts: &Verdicts, timeline: &Timeline, client: ClientKind, wors
                  the resource can refuse the write, by a token that grows from holder to holder."
             )
         }
-        WindowKind::LeaseOverlap | WindowKind::CutShort => {
-            "The lock service broke its promise: it gave the lock away before the first lease had ended.".to_owned()
-        }
+        WindowKind::LeaseOverlap | WindowKind::CutShort => BROKEN.to_owned(),
     };
     Some(text)
 }
@@ -130,7 +136,8 @@ fn of_window(verdicts: &Verdicts, timeline: &Timeline, window: &Window, index: u
                 (0, _) => "wrote",
                 _ => "acted",
             };
-            let frozen = hold(0).and_then(|hold| frozen(timeline, hold));
+            let suffices = |cause| window.causes.iter().any(|set| set.is(cause));
+            let frozen = hold(0).and_then(|hold| frozen(timeline, hold, suffices));
             needs_cause = frozen.is_none();
             let frozen = frozen.map(|(did, lasted)| format!("{did} for {} until its lease had ended, and it ", lasted));
             let taker = if first == second {
@@ -165,16 +172,23 @@ fn of_window(verdicts: &Verdicts, timeline: &Timeline, window: &Window, index: u
     sentences.join(" ")
 }
 
-/// The freeze or the stall of the hold's worker that outlasted the entitlement: words and length.
-fn frozen(timeline: &Timeline, hold: &Hold) -> Option<(&'static str, String)> {
+/// The freeze or the stall of the hold's worker that outlasted the lease: words and length. None if it does not suffice
+/// as a cause: a short stall may come just then by chance.
+fn frozen(timeline: &Timeline, hold: &Hold, suffices: impl Fn(Cause) -> bool) -> Option<(&'static str, String)> {
+    if early_end(hold).is_some() {
+        return None;
+    }
     let end = timeline.ms(hold.entitled_until());
     let covers = |(from, to): (f64, f64)| (from <= end && to >= end).then(|| seconds(to - from));
-    let is_freeze =
-        |fault: &&FaultSpan| matches!(fault.kind, FaultKind::Pause | FaultKind::Stop) && fault.unproved.is_none();
+    let is_freeze = |fault: &&FaultSpan| {
+        let is_kind = matches!(fault.kind, FaultKind::Pause | FaultKind::Stop);
+        is_kind && fault.unproved.is_none() && suffices(Cause::Fault(fault.kind))
+    };
     let node = hold.process.node();
     let paused = (timeline.faults.iter().filter(is_freeze).filter(|fault| fault.node == node))
         .find_map(|fault| covers(fault_span(timeline, fault)?));
-    let stalled = (timeline.stalls.iter().filter(|stall| stall.process == hold.process))
+    let stalled = (timeline.stalls.iter())
+        .filter(|stall| stall.process == hold.process && suffices(Cause::Stall))
         .find_map(|stall| covers((timeline.ms(stall.from), timeline.ms(stall.to))));
     paused.map(|lasted| ("was frozen", lasted)).or(stalled.map(|lasted| ("did not run", lasted)))
 }
@@ -208,7 +222,8 @@ fn did(timeline: &Timeline, window: &WindowSpan, kind: &str) -> Option<String> {
     let kind = FaultKind::ALL.into_iter().find(|known| known.name() == kind)?;
     let (from, to) = window.story_ms;
     let is_near = |fault: &&FaultSpan| {
-        fault.kind == kind && fault_span(timeline, fault).is_some_and(|span| span.1 >= from && span.0 <= to)
+        let is_on = fault_span(timeline, fault).is_some_and(|span| span.1 >= from && span.0 <= to);
+        fault.kind == kind && is_on && !is_other_worker(timeline, window, &fault.node)
     };
     let mut nodes: Vec<&str> = timeline.faults.iter().filter(is_near).map(|fault| fault.node.as_str()).collect();
     nodes.sort_unstable();
@@ -248,7 +263,7 @@ fn cause(timeline: &Timeline, index: usize) -> String {
 /// One sentence on the decision of the fence about the old holder's write in a window.
 fn fence(timeline: &Timeline, stale: &Hold, index: usize) -> Option<String> {
     let from = timeline.windows.get(index)?.from_ms;
-    let is_old_write = |act: &&crate::timeline::Act| act.kind == RequestKind::Write && timeline.ms(act.at) >= from;
+    let is_old_write = |act: &&Act| act.kind == RequestKind::Write && is_past_its_hold(timeline, stale, act, from);
     let act = stale.acts.iter().find(is_old_write)?;
     let of = |arm: Arm| act.decisions.iter().find(|decision| decision.arm == arm);
     let fence = of(Arm::Writes).or(of(Arm::Reads))?;
@@ -262,183 +277,4 @@ fn fence(timeline: &Timeline, stale: &Hold, index: usize) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use history::{NodeName, Token};
-
-    use super::*;
-    use crate::{
-        judge::{Judged, judge},
-        timeline::{Act, read},
-    };
-
-    fn pause() -> (Judged, Timeline) {
-        let history = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/checker/tests/corpus/kleppmann-pause.jsonl"));
-        let judged = judge(history).unwrap();
-        let timeline = read(history, &judged.verdicts).unwrap();
-        (judged, timeline)
-    }
-
-    #[test]
-    fn all_causes_that_explain_a_window_together_are_named() {
-        let (_, mut timeline) = pause();
-        let pause = timeline.faults[0].clone();
-        let more = [(FaultKind::Amnesia, "redis-2"), (FaultKind::Amnesia, "redis-1"), (FaultKind::Clock, "redis-3")];
-        let more = more.map(|(kind, node)| FaultSpan { kind, node: NodeName::from(node), ..pause.clone() });
-        timeline.faults.extend(more);
-        let both =
-            "The cause: the run restarted redis-1 and redis-2 without their data and moved the clock of redis-3.";
-        for (causes, told) in [
-            ("clock+amnesia", both),
-            ("amnesia+clock+amnesia, pause", both),
-            ("pause, amnesia+clock", "The cause: the run paused worker-1."),
-            // No kill is near the window, and a stall is no fault of the run.
-            ("kill+clock", "The cause: kill+clock."),
-            ("pause+stall, clock", "The cause: pause+stall, clock."),
-            ("overrun", "The cause: the work took longer than the lease."),
-        ] {
-            timeline.windows[0].causes = causes.to_owned();
-            assert_eq!(cause(&timeline, 0), told);
-        }
-        timeline.faults.retain(|fault| fault.node.as_str() != "redis-2");
-        timeline.windows[0].causes = "amnesia".to_owned();
-        assert_eq!(cause(&timeline, 0), "The cause: the run restarted redis-1 without its data.");
-    }
-
-    #[test]
-    fn a_refusal_is_explained_by_a_newer_token_only_if_there_was_one() {
-        let (_, mut timeline) = pause();
-        let mut told = |seen: Option<u64>| {
-            let write = timeline.holds[0].acts.iter_mut().find(|act| act.kind == RequestKind::Write).unwrap();
-            let writes = write.decisions.iter_mut().find(|decision| decision.arm == Arm::Writes).unwrap();
-            writes.seen = seen.map(Token);
-            fence(&timeline, &timeline.holds[0], 0).unwrap()
-        };
-        assert_eq!(told(Some(42)), "The fence refused this write, because it had seen a newer token.");
-        assert_eq!(told(Some(41)), "The fence refused this write.");
-        assert_eq!(told(None), "The fence refused this write.");
-    }
-
-    #[test]
-    fn a_write_before_the_window_is_not_the_stale_write() {
-        let (_, mut timeline) = pause();
-        let acts = &mut timeline.holds[0].acts;
-        let stale = acts.iter().find(|act| act.kind == RequestKind::Write).unwrap();
-        let mut early = Act { at: acts[0].at, ..stale.clone() };
-        early.decisions.iter_mut().for_each(|decision| decision.admitted = true);
-        acts.insert(0, early);
-        assert!(fence(&timeline, &timeline.holds[0], 0).unwrap().starts_with("The fence refused this write"));
-    }
-
-    #[test]
-    fn only_a_freeze_at_the_end_of_the_lease_hides_the_end() {
-        let (_, mut timeline) = pause();
-        let hold = timeline.holds[0].clone();
-        assert_eq!(frozen(&timeline, &hold), Some(("was frozen", "5.00 s".to_owned())));
-        timeline.stalls.clear();
-        let end = hold.entitled_until();
-        timeline.faults[0].proved = Some((end.plus(Duration::from_millis(1)), end.plus(Duration::from_secs(3))));
-        assert_eq!(frozen(&timeline, &hold), None, "the client could notice the end before");
-    }
-
-    #[test]
-    fn a_freeze_that_was_not_proved_is_not_told() {
-        let (_, mut timeline) = pause();
-        let hold = timeline.holds[0].clone();
-        timeline.stalls.clear();
-        let found_none = FaultSpan {
-            proved: None,
-            unproved: Some("expected a running process; there was none".to_owned()),
-            injected: None,
-            heal_requested: None,
-            healed: None,
-            ..timeline.faults[0].clone()
-        };
-        timeline.faults = vec![found_none];
-        assert_eq!(frozen(&timeline, &hold), None, "the fault was never on");
-        timeline.faults[0].injected = timeline.faults[0].requested;
-        assert_eq!(frozen(&timeline, &hold), None);
-    }
-
-    #[test]
-    fn of_several_freezes_the_one_that_outlasts_the_lease_is_told() {
-        let (_, mut timeline) = pause();
-        let hold = timeline.holds[0].clone();
-        let early = FaultSpan { proved: Some((hold.sent, hold.acquired)), ..timeline.faults[0].clone() };
-        timeline.faults.insert(0, early);
-        assert_eq!(frozen(&timeline, &hold), Some(("was frozen", "5.00 s".to_owned())));
-    }
-
-    #[test]
-    fn the_claim_of_a_lease_overlap_tells_of_no_write() {
-        let (judged, mut timeline) = pause();
-        let stale = &judged.verdicts.lock().unwrap().windows[0];
-        let told = |timeline: &Timeline, overlap_ms: f64| {
-            let (kind, writes) = (WindowKind::LeaseOverlap, 0);
-            let window = Window { kind, writes, staleness_ms: None, overlap_ms, ..stale.clone() };
-            let claim = of_window(&judged.verdicts, timeline, &window, 0);
-            assert!(!claim.contains("this write"), "{claim}");
-            claim.split(" The cause").next().unwrap().to_owned()
-        };
-        let got = "worker-2 got the lock while worker-1 had a valid lease of it.";
-        assert_eq!(told(&timeline, 500.0), "worker-1 and worker-2 both had a valid lease of the lock for 500 ms.");
-        let short = "worker-1 and worker-2 both had a valid lease of the lock for less than 1 ms.";
-        assert_eq!(told(&timeline, 0.2), short);
-        assert_eq!(told(&timeline, 0.0), format!("{got} The hold of worker-2 ended at once."));
-        let second = &mut timeline.holds[1];
-        second.killed = Some(second.acquired.plus(Duration::from_micros(200)));
-        assert_eq!(told(&timeline, 0.2), format!("{got} worker-2 was killed at once."));
-    }
-
-    #[test]
-    fn a_window_of_reads_and_writes_is_not_told_as_a_late_write() {
-        let (judged, timeline) = pause();
-        let stale = &judged.verdicts.lock().unwrap().windows[0];
-        for (reads, writes, acted) in [(0, 1, " wrote 3.05 s "), (2, 0, " read 3.05 s "), (1, 1, " acted 3.05 s ")] {
-            let window = Window { reads, writes, ..stale.clone() };
-            let claim = of_window(&judged.verdicts, &timeline, &window, 0);
-            assert!(claim.contains(acted), "{claim}");
-        }
-    }
-
-    #[test]
-    fn a_lock_whose_loss_the_client_noticed_is_no_kept_promise() {
-        let (judged, mut timeline) = pause();
-        let told = |timeline: &Timeline| lesson(&judged.verdicts, timeline, ClientKind::Unchecked, Some(0)).unwrap();
-        assert!(told(&timeline).starts_with(KEPT));
-        timeline.holds[0].lost = Some(timeline.holds[0].acquired.plus(Duration::from_millis(100)));
-        let lesson = told(&timeline);
-        assert!(lesson.starts_with("The client had noticed that it had lost the lock, and still acted."), "{lesson}");
-        assert!(!lesson.contains("kept its promise") && !lesson.contains("does not notice"), "{lesson}");
-    }
-
-    #[test]
-    fn a_lock_whose_client_was_killed_is_no_kept_promise() {
-        let (judged, mut timeline) = pause();
-        timeline.holds[0].killed = Some(timeline.holds[0].acquired.plus(Duration::from_millis(100)));
-        let told = |client| lesson(&judged.verdicts, &timeline, client, Some(0)).unwrap();
-        for lesson in [ClientKind::Unchecked, ClientKind::Checking].map(told) {
-            assert!(lesson.starts_with("The old holder was killed, and a request that it had sent"), "{lesson}");
-            assert!(!lesson.contains("kept its promise") && !lesson.contains("stopped or cut off"), "{lesson}");
-        }
-    }
-
-    #[test]
-    fn a_fault_without_proof_is_not_called_no_fault() {
-        let (mut judged, timeline) = pause();
-        judged.verdicts.verdict = Verdict::Inconclusive;
-        judged.verdicts.facts.faults_proved = 0;
-        assert!(claim(&judged.verdicts, &timeline, None).contains("holds, no proved fault."));
-        judged.verdicts.facts.faults_requested = 0;
-        assert!(claim(&judged.verdicts, &timeline, None).contains("holds, no fault."));
-    }
-
-    #[test]
-    fn a_run_with_an_unplanned_fault_is_not_called_one_without_a_fault() {
-        assert_eq!(faults(0, 0, 1), "1 unplanned fault");
-        assert_eq!(faults(1, 0, 2), "no proved fault and 2 unplanned faults");
-        assert_eq!(faults(2, 1, 1), "1 proved fault and 1 unplanned fault");
-        assert_eq!([faults(0, 0, 0), faults(2, 2, 0)], ["no fault", "2 proved faults"]);
-    }
-}
+mod tests;

@@ -1,9 +1,10 @@
 use std::collections::BTreeMap;
 
+use clap::Args;
 use history::Tokens;
 
 use super::*;
-use crate::selftest::oracle::Comparison;
+use crate::{cli::SelftestArgs, selftest::oracle::Comparison};
 
 /// A row in which every run is upheld.
 fn upheld() -> WithoutFaults {
@@ -29,6 +30,17 @@ fn a_wrong_row_comes_before_a_run_without_a_verdict() {
 }
 
 #[test]
+fn a_twin_that_does_not_show_the_violation_is_not_called_upheld() {
+    // The property may be violated in another way, or inconclusive.
+    let (caught_at, is_given_away, twins_shown) = (Some(0), false, Vec::new());
+    let bug = HuntResult { hunt: HUNTS[0], caught_at, is_given_away, twins: 7, twins_decided: 7, twins_shown };
+    let text = |bug: &HuntResult| Report { bugs: vec![bug.clone()], ..Report::default() }.text();
+    assert!(text(&bug).contains("  not shown in 7 ") && !text(&bug).contains("upheld"), "{}", text(&bug));
+    let bug = HuntResult { twins_decided: 0, ..bug };
+    assert!(text(&bug).contains("  not decided in 7 "), "{}", text(&bug));
+}
+
+#[test]
 fn a_run_without_a_plan_keeps_no_other_plan_from_being_saved() {
     // No plan has the first of these seeds.
     let failed = [(1 << 53) + 1, 1].map(|seed| SeedError { seed, why: "an error".into() }).to_vec();
@@ -37,6 +49,19 @@ fn a_run_without_a_plan_keeps_no_other_plan_from_being_saved() {
     report.save(dir.path()).unwrap();
     let saved = dir.path().read_dir().unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     assert_eq!(saved.collect::<Vec<String>>(), ["quiet-etcd-none-1.toml"]);
+}
+
+#[test]
+fn the_help_tells_how_many_plans_are_saved() {
+    let alarms = (0..12).map(|seed| (seed, "release: violated".to_owned())).collect();
+    let failed = (20..32).map(|seed| SeedError { seed, why: "an error".into() }).collect();
+    let report = Report { quiet: vec![WithoutFaults { alarms, failed, ..upheld() }], ..Report::default() };
+    let dir = tempfile::tempdir().unwrap();
+    report.save(dir.path()).unwrap();
+    assert_eq!(dir.path().read_dir().unwrap().count(), 2 * LISTED);
+    let help = SelftestArgs::augment_args(clap::Command::new("selftest")).render_help().to_string();
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(help.contains(&format!("the first {LISTED} wrong runs and the first {LISTED} that ended")), "{help}");
 }
 
 #[test]

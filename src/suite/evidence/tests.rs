@@ -1,3 +1,5 @@
+mod at_once;
+
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use history::{Answers, OpId, Outcome};
@@ -89,26 +91,6 @@ fn a_node_was_flushed_if_it_said_so_after_it_had_granted() {
     for (fsyncs, expected) in [(0, true), (1, false)] {
         let records = [&hold[..], &killed(2_000, Some(fsyncs)), &second].concat();
         assert_eq!(is_seen("flushed:redis-3", &records), expected, "{fsyncs} at the first kill");
-    }
-}
-
-#[test]
-fn holds_are_at_once_only_while_both_are_entitled_to_one_key() {
-    use Mode::{Read, Write};
-    for (key, mode, sent, expected, why) in [
-        ("k0", Read, 2_000, true, "within the lease of 6 s"),
-        ("k1", Read, 2_000, false, "another key"),
-        ("k0", Write, 2_000, false, "another mode"),
-        ("k0", Read, 5_000, false, "the first hold was released"),
-    ] {
-        let records = [
-            acquire_in(1, 0, 1_000, "k0", Read),
-            acquired(1, 1_010, 1, &FIRST),
-            acquire_in(2, 1, sent, key, mode),
-            acquired(2, sent + 10, 2, &LAST),
-            at(4_000, Event::Release { hold: HoldId(1) }),
-        ];
-        assert_eq!(is_seen("at-once:read,read", &records), expected, "{why}");
     }
 }
 
@@ -281,6 +263,41 @@ fn a_write_after_a_restart_counts_below_a_token_registered_before() {
 }
 
 #[test]
+fn a_write_that_a_restart_undid_is_no_evidence() {
+    let check = |at_ms| at(at_ms, Event::Check { hold: HoldId(1), passed: true });
+    let hold = |id: u64, sent: u64| [acquire(id, id as u32, sent), acquired(id, sent + 10, id, &FIRST)];
+    let write = |number, hold: u64, at_ms| {
+        let mut record = decided(number, RequestKind::Write, (hold, "k0", hold), &[(Arm::Off, true)], at_ms);
+        if let Event::Admission { op, .. } = &mut record.event {
+            *op = Some(OpId(1));
+        }
+        record
+    };
+    let sent = at(2_010, Event::Write { hold: HoldId(1), op: OpId(1) });
+    let records = [hold(1, 1_000), [check(2_000), sent], hold(2, 8_000)].concat();
+    for (durable, tried, before, why) in [
+        (2, true, true, "both writes were on the disk"),
+        (1, false, false, "the stale write was not"),
+        (0, false, false, "neither write was"),
+    ] {
+        let writes = [write(1, 2, 8_500), write(2, 1, 9_000), at(9_500, Event::Recovered { durable })];
+        let records = [&records[..], &writes[..]].concat();
+        for (witness, expected) in [
+            ("stale-write-tried", tried),
+            ("write-after-deadline", tried),
+            ("check-to-write>=7s", tried),
+            ("write-before-stale-arrival", before),
+        ] {
+            assert_eq!(is_seen(witness, &records), expected, "{witness}: {why}");
+        }
+    }
+    // The later holder's write was not on the disk, and the stale write comes after the restart.
+    let writes = [write(1, 2, 8_500), at(8_700, Event::Recovered { durable: 0 }), write(9, 1, 9_000)];
+    let records = [&records[..], &writes[..]].concat();
+    assert!(is_seen("stale-write-tried", &records) && !is_seen("write-before-stale-arrival", &records));
+}
+
+#[test]
 fn a_later_hold_counts_only_if_it_excludes_the_earlier_one() {
     use Mode::{Read, Write};
     let struck = FaultPhase::Proved { from: ms(1_500), to: ms(1_600) };
@@ -307,9 +324,11 @@ fn tokens_are_compared_with_the_last_hold_of_the_key() {
     let hold = |id: u64, key: &str, token: u64| {
         [acquire_in(id, id as u32, id * 1_000, key, Mode::Write), acquired(id, id * 1_000 + 10, token, &FIRST)]
     };
-    for (last, expected) in [(8, false), (6, true)] {
-        let records = [hold(1, "k0", 7), hold(2, "k1", 9), hold(3, "k0", last)].concat();
-        assert_eq!(is_seen("tokens-behind", &records), expected, "{last} after 7, and 9 of another key");
+    for (last, expected) in [(Some(8), false), (Some(6), true), (None, false)] {
+        let mut records = [hold(1, "k0", 7), hold(2, "k1", 9), hold(3, "k0", 0)].concat();
+        let Event::Acquired { token, .. } = &mut records[5].event else { panic!("the last hold is acquired") };
+        *token = last.map(Token);
+        assert_eq!(is_seen("tokens-behind", &records), expected, "{last:?} after 7, and 9 of another key");
     }
 }
 
@@ -376,6 +395,28 @@ fn every_fault_of_a_kind_must_be_proved_healed() {
     ] {
         assert_eq!(is_seen("healed:clock", &records), expected, "{why}");
     }
+}
+
+#[test]
+fn a_renewal_failed_by_the_faults_only_if_one_was_on() {
+    let renewal_failed = |at_ms| {
+        let (hold, outcome, why) = (HoldId(1), Outcome::Failed, FailureReason::NoMajority);
+        at(at_ms, Event::RenewFailed { hold, outcome, why, answers: granted(&[]) })
+    };
+    let injected = |at_ms| fault(FaultKind::Kill, "redis-3", at_ms, FaultPhase::Injected);
+    for (records, expected, why) in [
+        (vec![injected(1_000), renewal_failed(1_001)], true, "under the fault"),
+        (vec![renewal_failed(1_001), injected(1_000)], true, "the order of the record does not matter"),
+        (vec![injected(3_000), renewal_failed(1_001), injected(1_000)], true, "under the first fault"),
+        (vec![renewal_failed(999), injected(1_000)], false, "before the fault"),
+        (vec![renewal_failed(999)], false, "no fault came"),
+    ] {
+        assert_eq!(is_seen("renewal-failed", &records), expected, "{why}");
+    }
+    let calm = Plan { schedule: Vec::new(), ..plan() };
+    let evidence = Evidence::of(&calm, [renewal_failed(999)].iter());
+    let verdicts = checker::check(std::iter::empty(), history::Tail::Whole);
+    assert!(evidence.has(&"renewal-failed".parse().unwrap(), &verdicts), "the plan has no faults");
 }
 
 #[test]

@@ -166,6 +166,15 @@ fn a_base_that_the_hold_was_never_told_is_unjustified() {
 }
 
 #[test]
+fn a_lost_update_is_a_violation_only_where_data_binds_the_arm() {
+    for (arm, kinds) in [("off", &["unjustified"][..]), ("reads", &["lost-update", "unjustified"])] {
+        let found = DataVerdict { lost_updates: 1, unjustified: 1, ..data(&lost_update(), arm) };
+        let of_run: Vec<&str> = found.violations().into_iter().map(|violation| violation.kind).collect();
+        assert_eq!(of_run, kinds, "{arm}");
+    }
+}
+
+#[test]
 fn every_version_that_a_hold_was_told_may_be_a_base() {
     // Over version 1, when the hold had been told of version 2 as well.
     let mut builder = HistoryBuilder::new();

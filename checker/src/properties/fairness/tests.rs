@@ -81,6 +81,20 @@ fn an_attempt_that_was_undone_before_the_grant_was_not_overtaken() {
 }
 
 #[test]
+fn the_first_of_two_undos_may_have_removed_the_key() {
+    // The client breaks the first undo off, and sends the second one at 300. The hold that came later is granted at
+    // 210.
+    for (first, verdict) in [(205, Verdict::Upheld), (210, Verdict::Upheld), (211, Verdict::Violated)] {
+        let mut builder = queue();
+        builder.plan.servers.topology = Topology::OneStore;
+        builder.event("worker-2", first, Event::Undo { attempt: HoldId(2) });
+        builder.undo(2, 300, 310, HistoryBuilder::answers(&[(1, NodeAnswer::Done)]));
+        builder.acquire_failed(2, 320, FailureReason::Cancelled, Vec::new());
+        assert_eq!(fairness(&builder).verdict, verdict, "first undo at {first}");
+    }
+}
+
+#[test]
 fn a_hold_that_was_asked_for_before_the_attempt_waited_does_not_overtake() {
     let mut builder = HistoryBuilder::new();
     builder.acquire(1, 1, 0, 10, 41).release(1, 200);

@@ -14,6 +14,8 @@
 //! A service may not show its queue. Then an attempt that its client cancels after a long time without an answer waited
 //! from its sending on.
 //!
+//! An attempt that waits is judged when its wait ends, and when something disturbs the wait: the time before counts.
+//!
 //! An attempt that is refused as held after the key has been free for longer than the slack proves that some state
 //! outlives its lease. A later event may show that another attempt held the key meanwhile: then the finding is
 //! withdrawn.
@@ -23,6 +25,7 @@
 //! Meanwhile a finding decides nothing. `docs/client-protocol.md` says which holds a program may renew.
 
 mod found;
+mod waits;
 
 use std::{
     collections::{BTreeMap, BTreeSet, btree_map},
@@ -38,7 +41,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::{
     disturbance::{Disturbances, SLACK},
     entry::Entry,
-    holds::{Attempt, ClientStep, EarlyEnd, EventRef},
+    holds::{Attempt, EarlyEnd, EventRef},
     rules,
     run::Run,
     subject::subject,
@@ -142,9 +145,11 @@ impl BlockedKeys {
             Event::Fault { fault, phase, node, kind } => {
                 let is_of_locks = run.plan.lock_nodes.contains(node);
                 if !kind.kills() || is_of_locks {
+                    let from = if let FaultPhase::Unplanned { since } = phase { *since } else { mark.at };
+                    self.interrupted(run, EventRef { at: from, ..mark });
                     self.disturbances.disturbed(run, (*fault, *kind), phase, mark.at, is_of_locks);
                     if let FaultPhase::Unplanned { since } = phase {
-                        self.withdraw(*since, mark.at);
+                        self.withdraw(run, *since, mark.at);
                     }
                 } else if matches!(phase, FaultPhase::Injected | FaultPhase::Unplanned { .. })
                     && run.plan.has_worker(node)
@@ -153,16 +158,18 @@ impl BlockedKeys {
                 }
             }
             Event::PacketsDelayed { since, until, .. } => {
+                self.interrupted(run, EventRef { at: *since, ..mark });
                 self.disturbances.not_before(*until);
                 // The report comes when the delay is over. A connection is silent until its next retransmission, long
                 // after the heal, and the first attempt in a queue may not know that it is first.
-                self.withdraw(*since, *until);
+                self.withdraw(run, *since, *until);
             }
             // A process notices a stall only afterwards. Meanwhile it read no answer, and a request that it had stamped
             // may have left only after the stall.
             Event::Stall { from, to, .. } if to.since(*from) >= SLACK / 2 => {
+                self.interrupted(run, EventRef { at: *from, ..mark });
                 self.disturbances.stalled(run, &run.process(entry.process).node, (*from, *to));
-                self.withdraw(*from, *to);
+                self.withdraw(run, *from, *to);
             }
             Event::Renewed { hold, lease_ns, .. } if run.attempt(*hold).is_some() => {
                 self.lease = self.lease.max(Duration::from_nanos(*lease_ns));
@@ -217,12 +224,13 @@ impl BlockedKeys {
         processes
     }
 
-    /// Withdraws the findings that rest on anything between two stamps.
-    fn withdraw(&mut self, from: Stamp, until: Stamp) {
+    /// Withdraws the findings that rest on anything between two stamps. A wait counts until the first of them.
+    fn withdraw(&mut self, run: &Run, from: Stamp, until: Stamp) {
         let BlockedKeys { keys, with_findings, .. } = self;
         with_findings.retain(|number| {
             let Some(key) = keys.get_mut(number) else { return false };
-            key.found.retain(|finding| finding.to < from || until < finding.from);
+            let before = (Stamp(0), from);
+            key.found.retain_mut(|found| found.to < from || until < found.from || found.counts_within(run, before));
             !key.found.is_empty()
         });
     }
@@ -235,7 +243,7 @@ impl BlockedKeys {
     fn add(&mut self, key: usize, finding: Option<Finding>) {
         if let Some(finding) = finding {
             self.with_findings.insert(key);
-            self.key(key).found.push(finding);
+            self.key(key).add_wait(finding);
         }
     }
 
@@ -291,6 +299,7 @@ impl BlockedKeys {
         // Until `granted_after` the attempt waited behind another attempt.
         let finding = self.waited(run, hold.key, &open, grant.granted_after, mark);
         let key = self.key(hold.key);
+        let before = key.take_wait(run, hold.id, grant.granted_after);
         key.possessed(grant.granted_after.max(open.sent.at), until);
         // A hold that was granted before, and that this one excludes, is over.
         key.forgets(until, |kept| kept.is_excluded_by(&grant));
@@ -298,6 +307,7 @@ impl BlockedKeys {
         let is_excluded = |open: &Open| granted(open).is_some_and(|former| grant.is_later(&former));
         let excluded = key.open.remove_holds(is_excluded);
         key.open.push(Open { is_hold: true, ..open });
+        self.add(hold.key, before);
         self.add(hold.key, finding);
         excluded.iter().for_each(|open| self.closes(open));
         self.presumed_over.extend(excluded.iter().map(|open| open.id));
@@ -357,14 +367,8 @@ impl BlockedKeys {
         if !rules::is_overdue(attempt.sent.at, since, bound) {
             return;
         }
-        // A later event may take the newest finding back, and a longer lease the first one. So both are kept.
-        if key.alike(false, is_kept, self.lease) > 1 {
-            let is_alike = |found: &Finding| !found.is_waiter && found.is_kept == is_kept && found.stands(self.lease);
-            let newest = key.found.iter().rposition(is_alike);
-            newest.into_iter().for_each(|place| drop(key.found.remove(place)));
-        }
         self.with_findings.insert(attempt.key);
-        key.found.push(Finding {
+        let finding = Finding {
             from: attempt.sent.at,
             to: mark.at,
             is_waiter: false,
@@ -373,32 +377,8 @@ impl BlockedKeys {
             bound,
             lease: self.lease,
             stuck: StuckAttempt::new(run, attempt, StuckKind::Refused, since, mark),
-        });
-    }
-
-    /// Returns whether a service that does not show its queue has left an attempt without an answer for longer than
-    /// anything takes. No fault was on meanwhile, so the client would have read an answer: the attempt waited from its
-    /// sending on, and did not have the key.
-    fn is_unanswered(&self, run: &Run, attempt: &Attempt, at: Stamp) -> bool {
-        let is_quiet = self.disturbances.quiet_since().is_some_and(|since| since < attempt.sent.at);
-        // A client at a point reads no answer.
-        let has_read = !attempt.timeline.iter().any(|(_, step)| matches!(step, ClientStep::AtPoint(..)));
-        let is_hidden = !run.plan.servers.shows_waiting && run.plan.program.is_none();
-        is_hidden && is_quiet && has_read && rules::is_overdue(at, attempt.sent.at, self.bound())
-    }
-
-    /// Returns a finding if an attempt that ends has waited too long without another attempt before it.
-    fn waited(&self, run: &Run, key: usize, open: &Open, saw_until: Stamp, mark: EventRef) -> Option<Finding> {
-        let watch = self.keys.get(&key)?;
-        let (behind, since) = (open.behind?, self.free_since(run, watch)?);
-        let since = since.max(behind.at).max(saw_until);
-        let bound = self.bound();
-        let is_kept = !watch.kept.is_empty();
-        let is_stuck = rules::is_overdue(mark.at, since, bound) && watch.alike(true, is_kept, self.lease) < FOUND_MAX;
-        let attempt = run.attempt(open.id).filter(|_| is_stuck)?;
-        let kind = if attempt.behind.is_some() { StuckKind::Waiting } else { StuckKind::Unanswered };
-        let stuck = StuckAttempt::new(run, attempt, kind, since, mark);
-        Some(Finding { from: since, to: mark.at, is_waiter: true, is_kept, since, bound, lease: self.lease, stuck })
+        };
+        key.add_refusal(finding, self.lease);
     }
 
     /// Judges the attempts of a process that ends in good order, because they wait no longer. Its holds are over.

@@ -13,7 +13,7 @@
 //! It begins with an attempt, because a client that acquires a key does not wait. So at each attempt the checker
 //! follows the chain: the key, its holder, the key that the holder waits for, and so on. The chain is short, because
 //! most holders wait for nothing. A client that waits for a key which it holds itself is a cycle of one.
-//! Readers of a key do not wait for each other; of several that a writer waits for, the first one is followed.
+//! Readers of a key do not wait for each other. A writer waits for all readers of its key, so each of them is followed.
 //!
 //! A deadlock ends with the first of these, and the checker tells them apart:
 //!
@@ -21,7 +21,9 @@
 //! - `timed-out`: a client in the cycle gave up its wait, and released. If the plan gives the clients no patience, a
 //!   client of the harness gives up only because the run is over. Then the deadlock is `unended` or `cut-off`, as if
 //!   the record ended there. Such a client makes no further attempt, and its worker counts its `sections`.
-//! - `lease-ended`: a hold in the cycle was no longer promised, or its client noticed the loss.
+//! - `lease-ended`: a hold in the cycle was no longer promised, or its client noticed the loss. A client that waits
+//!   keeps a session that its holds share alive, and the record does not show that. So the end of such a promise counts
+//!   only if another client then acquires the key of the hold.
 //! - `killed`: the process of a hold in the cycle was killed.
 //! - `unended`: none of these until the end of a whole record, although the cycle outlasted the longest lease of the
 //!   run and the patience of its clients by 1 s, without a fault, and no lease of it ends by itself. This violates
@@ -33,6 +35,9 @@
 //! `lock` judges the two holds. A wait that ends because its holder releases is no cycle either: a holder that waits
 //! does not release.
 
+mod chain;
+mod ending;
+
 use std::time::Duration;
 
 use history::{ClientId, Event, FailureReason, FaultPhase, HoldId, Key, Mode, ProcessName, Promise, Stamp};
@@ -42,7 +47,7 @@ use serde::Serialize;
 use crate::{
     disturbance::SLACK,
     entry::Entry,
-    holds::{Attempt, EarlyEnd, EventRef, Span},
+    holds::{Attempt, EventRef, Span},
     report::seconds,
     rules,
     run::{Run, millis},
@@ -182,7 +187,7 @@ pub(crate) struct Deadlocks {
     /// By a number of their own.
     cycles: FxHashMap<u64, Cycle>,
     next: u64,
-    /// The cycle of each client; no client is in two, because each waits for one key.
+    /// The cycle of each client. A writer may be in several, through the readers of its key; only the first is known.
     of: FxHashMap<ClientId, u64>,
     /// Cycles that a client has given up, by the client, until it makes another attempt.
     given_up: FxHashMap<ClientId, GivenUp>,
@@ -197,9 +202,10 @@ pub(crate) struct Deadlocks {
     quiet_since: Option<Stamp>,
 }
 
-/// Returns whether holds do not end by themselves.
+/// Returns whether holds do not end by themselves. A client that waits keeps the session that its holds share.
 fn is_kept(run: &Run) -> bool {
-    run.plan.workload.renew.is_some() || run.plan.servers.promise == Promise::Session
+    let workload = &run.plan.workload;
+    workload.renew.is_some() || workload.session || run.plan.servers.promise == Promise::Session
 }
 
 /// Returns the time after which no lease and no patience will end a cycle. A lease that nobody renews ends each cycle.
@@ -229,11 +235,7 @@ impl Deadlocks {
             }
             Event::Acquired { attempt, .. } => {
                 if let Some(attempt) = run.attempt(*attempt) {
-                    self.waits.remove(&attempt.client);
-                    self.expire(run, attempt.client);
-                    if let Some(cycle) = self.of.get(&attempt.client).copied() {
-                        self.forget(cycle);
-                    }
+                    self.gets(run, attempt);
                 }
             }
             Event::AcquireFailed { attempt, why: FailureReason::Deadlock, .. } => {
@@ -313,25 +315,8 @@ impl Deadlocks {
 
     /// Follows the chain of waits from a client, and notes the cycle if the chain comes back to the client.
     fn follow(&mut self, run: &Run, first: ClientId, at: Stamp) {
-        let mut chain: Vec<(ClientId, Wait, &Attempt)> = Vec::new();
-        let mut client = first;
-        while let Some(wait) = self.waits.get(&client).copied().filter(|wait| wait.over(run, at).is_none()) {
-            // A chain that runs into a known cycle does not come back to the first client, which is in no cycle.
-            let blocks =
-                |hold: &&Attempt| hold.gave_up.is_none() && hold.end() > at && rules::conflict(hold.mode, wait.mode);
-            let Some(holder) = run.live(wait.key).find(blocks) else { return };
-            chain.push((client, wait, holder));
-            client = holder.client;
-            if client == first || self.of.contains_key(&client) {
-                break;
-            }
-            // Of two holds of one key that the lock promised at once, the first one is followed, and may be another one
-            // later: so a cycle may be there without an attempt that closed it.
-            if chain.iter().any(|(known, ..)| *known == client) {
-                return;
-            }
-        }
-        if client != first || chain.is_empty() {
+        let chain = self.cycle_through(run, first, at);
+        if chain.is_empty() {
             return;
         }
         // Each client's own hold is the one that the client before it waits for.
@@ -376,35 +361,6 @@ impl Deadlocks {
             let given_up = GivenUp { cycle, at: run.now, process: attempt.process };
             self.given_up.insert(attempt.client, given_up);
         }
-    }
-
-    /// Ends the cycle of a client if the entitlement of a hold in it has ended before now. The end of an entitlement is
-    /// reported with the next event of its key, which may be later.
-    fn expire(&mut self, run: &Run, client: ClientId) {
-        let Some(id) = self.of.get(&client).copied() else { return };
-        let Some(cycle) = self.cycles.get(&id) else { return };
-        let holds = cycle.holds.iter().filter_map(|hold| run.attempt(*hold));
-        let Some(first) = holds.min_by_key(|hold| (hold.end(), hold.id)).filter(|hold| hold.end() < run.now) else {
-            return;
-        };
-        self.end(run, id, end_of(first), first.end(), Some(run.process(first.process).name.clone()));
-    }
-
-    /// The entitlement of a hold has ended, or the judged record ends there.
-    pub fn on_entitlement_end(&mut self, run: &Run, hold: &Attempt, end: Stamp) {
-        // Another hold of the cycle may have ended earlier, with no event of its key since.
-        self.expire(run, hold.client);
-        let Some(id) = self.of.get(&hold.client).copied() else { return };
-        if !self.cycles.get(&id).is_some_and(|cycle| cycle.holds.contains(&hold.id)) {
-            return;
-        }
-        // At the end of a whole record, the ends of all promises are reported, also those that lie after it.
-        let is_cut = end < hold.end() || end > run.now;
-        let (ended, by) = match is_cut {
-            true => (DeadlockEnd::Unended, None),
-            false => (end_of(hold), Some(run.process(hold.process).name.clone())),
-        };
-        self.end(run, id, ended, end.min(run.now), by);
     }
 
     fn forget(&mut self, id: u64) -> Option<Cycle> {
@@ -455,7 +411,10 @@ impl Deadlocks {
     pub fn finish(mut self, run: &Run, is_whole: bool) -> (Vec<Deadlock>, impl Fn(DeadlockEnd) -> u64) {
         let mut open: Vec<u64> = self.cycles.keys().copied().collect();
         open.sort_unstable();
-        open.into_iter().for_each(|id| self.end(run, id, DeadlockEnd::Unended, run.now, None));
+        for id in open {
+            self.expire_cycle(run, id, None);
+            self.end(run, id, DeadlockEnd::Unended, run.now, None);
+        }
         let mut given_up: Vec<(ClientId, GivenUp)> = std::mem::take(&mut self.given_up).into_iter().collect();
         given_up.sort_unstable_by_key(|(client, _)| *client);
         for (_, GivenUp { cycle, at, process }) in given_up {
@@ -475,15 +434,6 @@ impl Deadlocks {
         self.found.sort_by(|a, b| a.from_ms.total_cmp(&b.from_ms));
         let counts = self.counts;
         (self.found, move |ended| counts[ended as usize])
-    }
-}
-
-/// The end of a cycle by the end of a hold's entitlement.
-fn end_of(hold: &Attempt) -> DeadlockEnd {
-    match hold.ended_by() {
-        Some((_, EarlyEnd::Release)) => DeadlockEnd::TimedOut,
-        Some((_, EarlyEnd::Kill(_))) => DeadlockEnd::Killed,
-        Some((_, EarlyEnd::Loss)) | None => DeadlockEnd::LeaseEnded,
     }
 }
 

@@ -16,6 +16,9 @@ use super::{
     stuck::StuckAttempt,
 };
 
+/// The most refusals that are kept of a key, and the most of those that a client program's hold may excuse.
+const REFUSALS_MAX: usize = 8;
+
 /// A hold that its client uses no longer, and that a client program may still renew: the program has not said that it
 /// released the hold.
 #[derive(Debug, Clone, Copy)]
@@ -166,10 +169,24 @@ pub(crate) struct Contention {
 }
 
 impl KeyWatch {
-    /// Returns the number of findings of one kind that stand by the longest lease so far.
-    pub fn alike(&self, is_waiter: bool, is_kept: bool, longest: Duration) -> usize {
-        let is_of_kind = |finding: &Finding| finding.is_waiter == is_waiter && finding.is_kept == is_kept;
+    /// Returns the number of waits of one kind that stand by the longest lease so far.
+    pub fn waits_alike(&self, is_kept: bool, longest: Duration) -> usize {
+        let is_of_kind = |finding: &Finding| finding.is_waiter && finding.is_kept == is_kept;
         self.found.iter().filter(|finding| is_of_kind(finding) && finding.stands(longest)).count()
+    }
+
+    /// Adds a refusal. A later event may withdraw the refusals of any time, and a longer lease the first ones. So the
+    /// first and the newest are kept, and some between them: the one whose neighbours are closest together is dropped.
+    pub fn add_refusal(&mut self, finding: Finding, longest: Duration) {
+        let is_alike = |known: &Finding| !known.is_waiter && known.is_kept == finding.is_kept && known.stands(longest);
+        let alike = self.found.iter().enumerate().filter(|(_, known)| is_alike(known)).map(|(place, _)| place);
+        let alike: Vec<usize> = alike.collect();
+        if alike.len() >= REFUSALS_MAX {
+            let between = |near: &&[usize]| self.found[near[2]].to.since(self.found[near[0]].to);
+            let dropped = alike.windows(3).min_by_key(between).map(|near| near[1]);
+            dropped.into_iter().for_each(|place| drop(self.found.remove(place)));
+        }
+        self.found.push(finding);
     }
 
     /// Notes a new attempt. Attempts that overlap may refuse each other. Equal stamps are concurrent, so an attempt

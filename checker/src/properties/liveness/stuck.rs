@@ -4,7 +4,7 @@ use history::{HoldId, Key, ProcessName, Stamp};
 use serde::Serialize;
 
 use crate::{
-    holds::{Attempt, EventRef},
+    holds::{Attempt, EventRef, Span},
     report::{instant, seconds},
     run::{Run, millis},
 };
@@ -32,11 +32,11 @@ pub struct StuckAttempt {
     pub attempt: HoldId,
     /// The worker.
     pub worker: ProcessName,
-    /// The end of the attempt, in milliseconds since the run's start.
+    /// The end of the attempt, or the start of a disturbance of its wait, in milliseconds since the run's start.
     pub at_ms: f64,
     /// Milliseconds for which no client can have held the key by then.
     pub free_ms: f64,
-    /// Sequence numbers of the attempt, of its waiting, and of its end.
+    /// Sequence numbers of the attempt, of its waiting, and of its end or of the disturbance.
     pub witness: Vec<u64>,
 }
 
@@ -66,6 +66,11 @@ impl StuckAttempt {
             free_ms: millis(mark.at.since(since)),
             witness,
         }
+    }
+
+    /// Counts only the part of a wait that is inside a span.
+    pub(super) fn counts_within(&mut self, run: &Run, (from, until): Span) {
+        (self.at_ms, self.free_ms) = (run.ms(until), millis(until.since(from)));
     }
 
     /// The attempt in one line.

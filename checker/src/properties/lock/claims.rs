@@ -68,7 +68,7 @@ pub enum OverclaimedBy {
     Deadline,
     /// A check of the deadline that passed.
     Check,
-    /// The client's deadline, when it acquired its own hold again.
+    /// The client's deadline when it acquired its own hold again, or this acquisition itself, after the promise end.
     Reentry,
 }
 
@@ -234,10 +234,10 @@ impl Claims {
     }
 
     /// A client acquired its own hold again, and believes in it for `valid`. A re-entry asks no server, so its deadline
-    /// is that of the hold.
+    /// is that of the hold. The stamp is taken before the client reads its clock, as that of a check.
     pub fn reentered(&mut self, run: &Run, hold: &Attempt, mark: EventRef, valid: Duration) {
         let deadline = mark.at.plus(valid);
-        if valid.is_zero() || !rules::is_overclaim(deadline, hold.promise) {
+        if !rules::is_overclaim(deadline, hold.promise) {
             return;
         }
         let lost = Lost { within: (promised_from(hold), mark.at), late: deadline.since(hold.promise) };

@@ -13,7 +13,10 @@ use crate::{
     run::Run,
 };
 
-use super::evidence::{Entitled, Overlap, Renewed};
+use super::{
+    evidence::{Entitled, Overlap, Renewed},
+    hierarchy,
+};
 
 /// The fewest killed holds that are kept before those whose promise has ended are dropped.
 const KEPT_MIN: usize = 64;
@@ -59,22 +62,33 @@ impl KilledHolds {
         }
     }
 
-    /// A hold was acquired: it may cut killed holds of its key short.
+    /// A hold was acquired: it may cut killed holds of its key short, and those of other levels of a hierarchy.
     pub fn acquired(&mut self, run: &Run, second: &Attempt, grant: &Grant) {
         if ends_with_client(run) {
             return;
         }
         let KilledHolds { running, kept, cut_short, places, .. } = self;
-        if let hash_map::Entry::Occupied(mut holds) = running.entry(second.key) {
-            *kept -= drop_ended(run, second.key, holds.get_mut(), grant.ok.at);
-            if holds.get().is_empty() {
-                holds.remove();
+        let levels = hierarchy::other_levels(run, second, || running.keys().copied().collect());
+        for key in levels.iter().copied().chain([second.key]) {
+            if let hash_map::Entry::Occupied(mut holds) = running.entry(key) {
+                *kept -= drop_ended(run, key, holds.get_mut(), grant.ok.at);
+                if holds.get().is_empty() {
+                    holds.remove();
+                }
             }
         }
-        let retired = running.get(&second.key).into_iter().flatten();
-        let killed = run.live(second.key).filter(|hold| is_killed(hold)).chain(retired);
+        let retired = |key: usize| running.get(&key).into_iter().flatten();
+        let killed = run.live(second.key).filter(|hold| is_killed(hold)).chain(retired(second.key));
         for first in killed.filter(|first| is_cut_short_by(first, grant)) {
             add(cut_short, places, run, first, second, grant);
+        }
+        // The places of two queues cannot be compared.
+        let grant = Grant { place: None, ..*grant };
+        let others = levels.into_iter().flat_map(retired);
+        let others = others.filter(|first| hierarchy::is_across_levels(run, second, first));
+        let killed = hierarchy::across_levels(run, second).filter(|hold| is_killed(hold)).chain(others);
+        for first in killed.filter(|first| is_cut_short_by(first, &grant)) {
+            add(cut_short, places, run, first, second, &grant);
         }
     }
 
@@ -154,7 +168,7 @@ fn add(
     };
     let is_ordered = grant.is_later(&own);
     let found = Overlap {
-        key: first.key,
+        key: first.key.max(second.key),
         holds: [entitled(first, &own), entitled(second, grant)],
         is_ordered,
         from,

@@ -27,7 +27,7 @@ impl Lock {
                  have released the key in its last moments, of which the record has nothing"
             ));
         }
-        if let Some(step) = run.stalls.steps.iter().min_by_key(|step| (step.span, &step.process)) {
+        if let Some(step) = run.clock_steps.steps.iter().min_by_key(|step| (step.span, &step.process)) {
             let (ms, at, who) = (millis(step.moved), run.ms(step.span.1) / 1e3, &step.process);
             reasons.push(format!(
                 "the host's clock stepped by {ms:.0} ms about {at:.3} s (seen by {who}): leases rest on it"

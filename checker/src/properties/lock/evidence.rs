@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use history::{OpId, Stamp};
+use history::{OpId, Stamp, drift};
 
 use crate::{
     hold_summary::HoldSummary,
@@ -87,11 +87,23 @@ impl Entitled {
         Entitled { hold, nodes: granted_on | last.0, last_renewal: last, leases }
     }
 
-    /// Returns the stamp after which the hold's key was lost on one of these nodes. If all of them did the last
-    /// renewal, they had the key when it was sent.
+    /// Returns the stamp after which an event came that explains how each of these nodes lost the hold's key. A node
+    /// that did the last renewal had the key when the renewal was sent.
     pub fn had_since(&self, nodes: Nodes) -> Stamp {
         let ((done_on, sent), relies_since) = (self.last_renewal, self.hold.relies_since());
-        if done_on != 0 && nodes & !done_on == 0 { sent.max(relies_since) } else { relies_since }
+        let is_renewed = done_on != 0 && (nodes == 0 || nodes & done_on != 0);
+        if is_renewed { sent.max(relies_since) } else { relies_since }
+    }
+
+    /// Returns the end of the promise on the node of these on which it lasts longest, as far as the last renewal shows
+    /// it.
+    pub fn promised_until(&self, nodes: Nodes) -> Stamp {
+        let lease = self.hold.lease_until.since(self.hold.granted.0);
+        let of_renewal = self.had_since(nodes).plus(lease).max(self.hold.lease_until);
+        // The servers may have given another lease at a renewal.
+        let is_asked = |node: &usize| nodes == 0 || nodes & (1 << node) != 0;
+        let known = (0..self.leases.len()).filter(is_asked).map(|node| self.lease(node).until).max();
+        of_renewal.min(known.unwrap_or(self.hold.lease_until)).minus(drift(lease))
     }
 
     /// Returns the hold's lease on a node.

@@ -13,18 +13,26 @@ use crate::{holds::Attempt, rules, run::Run};
 /// Returns the holds of the key above, or of the keys below, that give conflicting access to the data of a hold, and
 /// that no intention excludes. Only holds that are entitled, as far as is known.
 pub(super) fn across_levels<'a>(run: &'a Run, hold: &'a Attempt) -> impl Iterator<Item = &'a Attempt> {
-    let is_parent = run.parent == Some(hold.key);
-    let keys = match run.parent {
+    let keys = other_levels(run, hold, || run.busy_keys());
+    keys.into_iter().flat_map(|key| run.live(key)).filter(move |other| is_across_levels(run, hold, other))
+}
+
+/// Returns the keys of other levels whose holds may give access to the data of a hold, of those that are known.
+pub(super) fn other_levels(run: &Run, hold: &Attempt, known: impl FnOnce() -> Vec<usize>) -> Vec<usize> {
+    match run.parent {
         // An intention gives access to no data, and most holds of a parent are intentions.
-        Some(_) if is_parent && hold.mode.below().is_none() => Vec::new(),
-        Some(parent) if is_parent => run.busy_keys().into_iter().filter(|key| *key != parent).collect(),
+        Some(parent) if parent == hold.key && hold.mode.below().is_none() => Vec::new(),
+        Some(parent) if parent == hold.key => known().into_iter().filter(|key| *key != parent).collect(),
         parent => Vec::from_iter(parent),
-    };
-    keys.into_iter().flat_map(|key| run.live(key)).filter(move |other| {
-        let (whole, part) = if is_parent { (hold, *other) } else { (*other, hold) };
-        let is_conflict = whole.mode.below().is_some_and(|implied| rules::conflict(implied, part.mode));
-        is_conflict && !is_under_intention(run, part)
-    })
+    }
+}
+
+/// Returns whether the hold of another level gives conflicting access to the data of a hold, and no intention excludes
+/// the two.
+pub(super) fn is_across_levels(run: &Run, hold: &Attempt, other: &Attempt) -> bool {
+    let (whole, part) = if run.parent == Some(hold.key) { (hold, other) } else { (other, hold) };
+    let is_conflict = whole.mode.below().is_some_and(|implied| rules::conflict(implied, part.mode));
+    is_conflict && !is_under_intention(run, part)
 }
 
 /// Returns whether the client of a child's hold holds the parent in a mode that allows it. A hold that is closed was

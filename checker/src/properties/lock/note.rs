@@ -1,5 +1,7 @@
 //! One request to the resource, as stories tell it.
 
+use std::cmp::Ordering;
+
 use history::{Arm, ArmDecision, Event, RequestKind, Token};
 
 use crate::per_key::CountsPerKey;
@@ -68,18 +70,16 @@ impl RequestSummary {
     pub fn what(&self) -> String {
         let token = self.token.map(|t| format!(" with token {t}")).unwrap_or_default();
         if self.kind == RequestKind::Read {
-            let version = self.arms.first().map_or(0, |a| a.decision.version);
-            return if version == 0 {
-                format!("read the empty key{token}")
-            } else {
-                format!("read version {version}{token}")
+            return match self.versions(|decision| Some(decision.version)).as_slice() {
+                [] => format!("read the empty key{token}"),
+                [(version, _)] => format!("read {version}{token}"),
+                several => format!("read{token}: {}", by_arm(several)),
             };
         }
-        let base = self.arms.iter().find_map(|a| a.decision.base);
-        let base = match base {
-            Some(0) => " (based on the empty key)".into(),
-            Some(base) => format!(" (based on version {base})"),
-            None => String::new(),
+        let base = match self.versions(|decision| decision.base).as_slice() {
+            [] => String::new(),
+            [(base, _)] => format!(" (based on {base})"),
+            several => format!(" (based on {})", by_arm(several)),
         };
         let verdicts = self.grouped();
         match verdicts.as_slice() {
@@ -95,6 +95,20 @@ impl RequestSummary {
                 format!("tried to write{base}{token}: {}", told.collect::<Vec<_>>().join(" · "))
             }
         }
+    }
+
+    /// The versions of the arms in words, each with the names of its arms: a refusal makes the arms differ.
+    fn versions(&self, of: impl Fn(&ArmDecision) -> Option<u64>) -> Vec<(String, Vec<&'static str>)> {
+        let mut groups: Vec<(String, Vec<&'static str>)> = Vec::new();
+        let found = self.arms.iter().filter_map(|arm| Some((arm.decision.arm.name(), of(&arm.decision)?)));
+        for (arm, version) in found {
+            let version = if version == 0 { "the empty key".to_owned() } else { format!("version {version}") };
+            match groups.iter_mut().find(|(other, _)| *other == version) {
+                Some((_, arms)) => arms.push(arm),
+                None => groups.push((version, vec![arm])),
+            }
+        }
+        groups
     }
 
     /// Arms that decided alike, refusals first.
@@ -113,6 +127,12 @@ impl RequestSummary {
     }
 }
 
+/// Names the arms of each version: `off: version 4 · writes, reads: version 3`.
+fn by_arm(versions: &[(String, Vec<&'static str>)]) -> String {
+    let told = versions.iter().map(|(version, arms)| format!("{}: {version}", arms.join(", ")));
+    told.collect::<Vec<_>>().join(" · ")
+}
+
 impl ArmSummary {
     fn what(&self, token: Option<Token>) -> String {
         let d = &self.decision;
@@ -129,7 +149,12 @@ impl ArmSummary {
                 // The status of an answer that speaks for several arms is that of `writes`.
                 let status = if d.arm == Arm::Writes { " (409)" } else { "" };
                 let why = token.zip(d.seen).map(|(own, seen)| {
-                    let sign = if own < seen { "<" } else { "=" };
+                    let sign = match own.cmp(&seen) {
+                        Ordering::Less => "<",
+                        Ordering::Equal => "=",
+                        // Only a resource that decides wrongly refuses such a write.
+                        Ordering::Greater => ">",
+                    };
                     format!(", token {own} {sign} newest seen {seen}")
                 });
                 format!("rejected{status}{}", why.unwrap_or_default())
@@ -167,5 +192,45 @@ mod tests {
         decisions.remember(1, &write(4, 1));
         let told = decisions.note(0, &write(5, 1)).what();
         assert_eq!(told, "wrote version 5 (based on the empty key): admitted, overwrote 3 newer updates");
+    }
+
+    #[test]
+    fn the_versions_of_arms_that_differ_are_told_for_each_arm() {
+        let told = |kind: RequestKind, versions: [u64; 3]| {
+            let arms = [Arm::Off, Arm::Writes, Arm::Reads].into_iter().zip(versions).map(|(arm, version)| {
+                let base = (kind == RequestKind::Write).then_some(version);
+                let decision = ArmDecision { arm, admitted: true, seen: None, base, version, value: 1 };
+                ArmSummary { decision, overwritten: 0 }
+            });
+            RequestSummary { number: 9, kind, token: Some(Token(42)), arms: arms.collect() }.what()
+        };
+        for (versions, read, base) in [
+            ([3, 3, 3], "read version 3 with token 42", "version 3"),
+            ([0, 0, 0], "read the empty key with token 42", "the empty key"),
+            (
+                [4, 3, 3],
+                "read with token 42: off: version 4 · writes, reads: version 3",
+                "off: version 4 · writes, reads: version 3",
+            ),
+            (
+                [4, 0, 4],
+                "read with token 42: off, reads: version 4 · writes: the empty key",
+                "off, reads: version 4 · writes: the empty key",
+            ),
+        ] {
+            assert_eq!(told(RequestKind::Read, versions), read);
+            let wrote = format!("wrote version 9 (based on {base}) with token 42: admitted");
+            assert_eq!(told(RequestKind::Write, versions), wrote);
+        }
+    }
+
+    #[test]
+    fn a_refusal_tells_how_its_token_compares_with_the_newest() {
+        for (seen, sign) in [(43, '<'), (42, '='), (41, '>')] {
+            let (arm, seen) = (Arm::Writes, Token(seen));
+            let decision = ArmDecision { arm, admitted: false, seen: Some(seen), base: None, version: 0, value: 0 };
+            let told = ArmSummary { decision, overwritten: 0 }.what(Some(Token(42)));
+            assert_eq!(told, format!("rejected (409), token 42 {sign} newest seen {seen}"));
+        }
     }
 }

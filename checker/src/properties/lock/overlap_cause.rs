@@ -8,7 +8,7 @@
 //! Only faults that their target showed explain an overlap, each by the stamps around it. If these stamps leave open
 //! whether the fault explains the overlap, it does.
 
-use history::{FaultKind, Harm, HoldId, NodeName, Stamp};
+use history::{FaultKind, Harm, HoldId, NodeName, Promise, Stamp};
 
 use crate::{
     cause::{Cause, CauseSet},
@@ -32,6 +32,8 @@ pub(crate) fn of_overlap(run: &Run, overlap: &Overlap, ending: &Ending) -> Cause
     let orders = [(first, second), (second, first)];
     let orders = if overlap.is_ordered { &orders[..1] } else { &orders[..] };
     let mut causes: Vec<Cause> = Vec::new();
+    // Of independent servers, those that need an event and have none.
+    let mut unexplained: Nodes = 0;
     if run.plan.has_one_store() {
         causes.extend(orders.iter().find_map(|(first, second)| in_store(run, first, second, ending)));
     } else if run.plan.is_replicated() {
@@ -47,16 +49,14 @@ pub(crate) fn of_overlap(run: &Run, overlap: &Overlap, ending: &Ending) -> Cause
             match orders.iter().find_map(|(first, second)| on_node(run, first, second, ending, node)) {
                 Some(cause) if !causes.contains(&cause) => causes.push(cause),
                 Some(_) => {}
-                None => {
-                    causes.clear();
-                    break;
-                }
+                None => unexplained |= 1 << node,
             }
         }
     }
-    if !causes.is_empty() {
+    let in_question = if unexplained == 0 { both } else { unexplained };
+    if unexplained == 0 && !causes.is_empty() {
         causes.into_iter().collect()
-    } else if orders.iter().any(|(first, second)| is_stepped(run, first, second)) {
+    } else if orders.iter().any(|(first, second)| is_stepped(run, first, second, in_question)) {
         Cause::HostClock.into()
     } else {
         Cause::Unexplained.into()
@@ -64,16 +64,24 @@ pub(crate) fn of_overlap(run: &Run, overlap: &Overlap, ending: &Ending) -> Cause
 }
 
 /// Returns whether a step of the host's clock may have ended the first hold's lease before the second hold was granted,
-/// or the lease of a second hold that was granted without its own key. A step before a renewal that every node in
-/// question did has ended no lease. But a replica that did not receive the key may be promoted some time after it.
-fn is_stepped(run: &Run, first: &Entitled, second: &Entitled) -> bool {
+/// or the lease of a second hold that was granted without its own key. A step before a renewal that a node in question
+/// did has not ended the lease there, and a clock that was set back ends no lease early. Clocks that were set forward
+/// end a lease at most that much too early, unless a fault set a clock too. But a replica that did not receive the key
+/// may be promoted some time after a step, and a session, the lock of a client program and a key that was gone before
+/// the grant may have had less time left than the record shows.
+fn is_stepped(run: &Run, first: &Entitled, second: &Entitled, in_question: Nodes) -> bool {
     let own = second.hold.is_without_key.then(|| second.hold.relies_since());
     let had_since = match run.plan.is_replicated() {
         true => first.hold.relies_since(),
-        false => first.had_since(first.nodes & second.nodes),
+        false => first.had_since(in_question),
     };
-    let since = own.into_iter().fold(had_since, Stamp::min);
-    run.stalls.stepped_within((since, second.hold.ok.at))
+    let met = (own.into_iter().fold(had_since, Stamp::min), second.hold.ok.at);
+    let left = first.promised_until(in_question).since(met.1);
+    let is_lease = run.plan.servers.promise == Promise::Lease && run.plan.program.is_none();
+    let is_set = run.faults.iter().any(|(_, line)| line.kind == FaultKind::Clock);
+    let is_known = is_lease && !run.plan.is_replicated() && own.is_none() && !is_set;
+    run.clock_steps.may_have_ended_leases(&run.plan, met)
+        && (!is_known || left <= run.clock_steps.set_forward_within(met))
 }
 
 /// Proved faults of a node.
@@ -180,7 +188,10 @@ fn in_store(run: &Run, first: &Entitled, second: &Entitled, ending: &Ending) -> 
     let own = NodeLease { told: second.granted, until: second.lease_until, is_renewed: false };
     let of_second = KeyLease { sent: second.relies_since(), lease: own, gone_by };
     let of_second = second.is_without_key.then(|| taken_from_store(run, &of_second, second.id, ending)).flatten();
-    of_second.or_else(|| taken_from_store(run, &of_first, first.id, ending))
+    // A store that did not execute a renewal may have removed the key when its lease expired.
+    let has_expired = rules::is_lease_over(gone_by, longest.until);
+    let of_first = || (!has_expired).then(|| taken_from_store(run, &of_first, first.id, ending)).flatten();
+    of_second.or_else(of_first)
 }
 
 /// Returns the first event that removed the key of `hold` in a store.

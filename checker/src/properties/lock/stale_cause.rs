@@ -37,7 +37,7 @@ struct Step {
     planned: Span,
     /// From the end of the step's planned wait, or from its start without one, to the next step.
     overdue: Span,
-    /// True for a request to the resource: the step then waits for that process too.
+    /// True for a request to the resource: the step then waits for that process, and for its store, too.
     is_request: bool,
     /// True for a step of an attempt that may have waited in the lock's queue.
     is_queued: bool,
@@ -104,7 +104,14 @@ fn of_act(run: &Run, hold: &Attempt, act: &StaleAct) -> Vec<CauseSet> {
     // Packets that may have been lost explain an act only if nothing else does.
     let paths = [false, true].into_iter().filter_map(|may_be_lost| ActPath::new(run, hold, arrival, op, may_be_lost));
     let found = paths.filter(|_| !is_early).map(|path| path.causes()).find(|causes| !causes.is_empty());
-    found.unwrap_or_else(|| match run.stalls.stepped_within((had_since, arrival)) && !is_early {
+    let span = (had_since, arrival);
+    // A client of the harness measures no lease by the wall clock, so it does not believe for longer when that clock is
+    // set back. Nobody knows the clock of a client program.
+    let is_stepped = || match run.plan.program {
+        None => run.clock_steps.may_have_ended_leases(&run.plan, span),
+        Some(_) => run.clock_steps.stepped_within(span),
+    };
+    found.unwrap_or_else(|| match !is_early && is_stepped() {
         true => vec![Cause::HostClock.into()],
         false => vec![Cause::Unexplained.into()],
     })
@@ -133,12 +140,14 @@ impl<'a> ActPath<'a> {
             EarlyEnd::Kill(fault) if run.has_killed(fault) => Some(Suspect::Fault(fault, FaultKind::Kill)),
             _ => None,
         });
-        let requests = delays::delayed(run, worker, &resource, may_be_lost);
+        let mut requests = delays::delayed(run, worker, &resource, may_be_lost);
         let answers = delays::delayed(run, &resource, worker, may_be_lost);
         // The lock nodes delayed nothing before the attempt was sent, even if the promise rests on an earlier request.
         let attempt = (grant.promised_from.max(hold.sent.at), grant.ok.at);
         let waits = hold.behind.is_some() || !run.plan.servers.shows_waiting;
-        let steps = steps(hold, arrival, op, waits, |point| planned_at(run, worker, point));
+        let steps = steps(hold, arrival, op, waits, |point| planned_at(run, worker, point, hold.relies_since()));
+        let asked = steps.iter().filter(|step| step.is_request);
+        requests.extend(asked.flat_map(|step| delays::of_store(run, step.overdue, may_be_lost)));
         // The client needed their answers to its attempts at keys below, too. In a planned wait it needs no answer.
         let below = steps.iter().filter(|step| step.is_below).map(|step| step.overdue);
         let attempts = below.chain([attempt]);
@@ -397,10 +406,12 @@ fn last_check(hold: &Attempt, op: Option<OpId>) -> Option<Stamp> {
     hold.timeline[..sent].iter().rev().find(|(_, step)| *step == ClientStep::Check).map(|(mark, _)| mark.at)
 }
 
-/// Returns the longest time for which the plan keeps a client of the worker at a point, by the client's own clock. Of
-/// several waits at one point nobody knows which one it was, and a wait for a fault at the point ends with that fault.
-fn planned_at(run: &Run, worker: &NodeName, point: Point) -> Duration {
-    let is_unknown = run.may_be_set(worker) || run.plan.schedule.iter().any(|step| step.when == When::AtPoint(point));
+/// Returns the longest time for which the plan keeps a client of the worker at a point, by the client's own clock since
+/// a stamp. Of several waits at one point nobody knows which one it was, and a wait for a fault at the point ends with
+/// that fault.
+fn planned_at(run: &Run, worker: &NodeName, point: Point, since: Stamp) -> Duration {
+    let has_fault = run.plan.schedule.iter().any(|step| step.when == When::AtPoint(point));
+    let is_unknown = has_fault || run.may_be_set(worker, since);
     run.bounds_at(worker, point).max().filter(|_| !is_unknown).unwrap_or(Duration::MAX)
 }
 

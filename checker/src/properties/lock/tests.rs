@@ -5,7 +5,7 @@ mod told;
 use history::{FaultKind, FaultPhase, Mode, NodeAnswer};
 
 use super::*;
-use crate::history_builder::{HistoryBuilder, count, etcd, plan, verdict};
+use crate::history_builder::{HistoryBuilder, count, etcd, plan, redis_replicated, verdict};
 
 /// Worker 1 holds from 10 to its promise end at 1,978; worker 2 holds from 2,010 on.
 fn two_holds() -> HistoryBuilder {

@@ -144,7 +144,7 @@ impl Report for LockVerdict {
             let what = match claim.by {
                 OverclaimedBy::Deadline => "acquired, with a deadline",
                 OverclaimedBy::Check => "took its hold for valid",
-                OverclaimedBy::Reentry => "acquired its hold again, with a deadline",
+                OverclaimedBy::Reentry => "acquired its hold again, and believed in it until",
             };
             format!("{at:>8.3} s  {worker}  {what} {past:.1} ms after the end of its promise for {key}")
         };

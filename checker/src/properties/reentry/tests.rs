@@ -144,14 +144,15 @@ fn a_wrong_count_and_a_reentry_after_the_release_are_violations() {
 
 #[test]
 fn a_deadline_of_a_reentry_after_the_promise_end_is_an_overclaim() {
-    let violated = |valid_ms| {
+    let violated = |at, valid_ms| {
         let mut s = HistoryBuilder::new();
         s.acquire(1, 1, 0, 10, 41);
-        reenters(&mut s, 1_000, 2, 41, valid_ms);
+        reenters(&mut s, at, 2, 41, valid_ms);
         matches!(s.verdicts().properties.get("lock"), Some(Property::Lock(lock)) if lock.overclaims.len() == 1)
     };
-    assert!(!violated(978), "the promise of the outer acquisition ends at 1,978");
-    assert!(violated(979));
+    assert!(!violated(1_000, 978), "the promise of the outer acquisition ends at 1,978");
+    assert!(violated(1_000, 979));
+    assert!(!violated(1_978, 0) && violated(1_979, 0), "a hold that has lapsed cannot be entered again");
 }
 
 #[test]

@@ -140,6 +140,29 @@ fn a_node_that_was_killed_may_have_given_the_key_to_anybody() {
 }
 
 #[test]
+fn a_fault_that_was_never_on_drops_no_finding() {
+    // Each node does the renewal of hold 1, which is answered at 2,130. The fault of node 1 is called unproved.
+    for (kind, is_replicated, dropped) in [(FaultKind::Kill, false, 1), (FaultKind::Pause, true, 3)] {
+        for is_injected in [false, true] {
+            let mut builder = HistoryBuilder::new();
+            if is_replicated {
+                builder.plan.servers = redis_replicated();
+            }
+            builder.acquire(1, 1, 0, 10, 41).acquire(2, 2, 2_100, 2_110, 42).renew(1, 2_120, 2_130).release(2, 2_200);
+            builder.give_up(1, 2_210);
+            builder.fault(1, kind, "redis-1", 50, FaultPhase::Requested { asked_ns: 1, hold: None });
+            if is_injected {
+                builder.fault(1, kind, "redis-1", 60, FaultPhase::Injected);
+            }
+            let why = "the engine refused".to_owned();
+            builder.fault(1, kind, "redis-1", 70, FaultPhase::Unproved { why });
+            let expected = if is_injected { 3 - dropped } else { 3 };
+            assert_eq!(unsafe_releases(&builder), expected, "{kind}, injected: {is_injected}");
+        }
+    }
+}
+
+#[test]
 fn a_node_that_had_started_again_before_both_attempts_has_lost_neither() {
     for (healed, expected) in [(1_999, 3), (2_000, 2)] {
         let mut builder = HistoryBuilder::new();
@@ -192,16 +215,23 @@ fn a_clock_that_was_right_again_before_both_attempts_ends_no_possession() {
 fn a_step_of_the_hosts_clock_drops_no_finding_of_another_time() {
     let refused =
         HistoryBuilder::answers(&[(1, NodeAnswer::Refused), (2, NodeAnswer::Refused), (3, NodeAnswer::Refused)]);
-    // The first attempt is sent at 2,000, and the undo is answered at 2,050.
-    for (from, to, expected) in [(1_000, 2_000, 1), (1_000, 2_001, 0), (2_049, 3_000, 0), (2_050, 3_000, 1)] {
+    // The first attempt is sent at 2,000, and the undo is answered at 2,050. A clock that is set back ends no lease
+    // early.
+    for (from, to, wall_s, expected) in [
+        (1_000, 2_000, 60, 1),
+        (1_000, 2_001, 60, 0),
+        (1_000, 2_001, -60, 1),
+        (2_049, 3_000, 60, 0),
+        (2_050, 3_000, 60, 1),
+    ] {
         let mut builder = HistoryBuilder::new();
         builder.acquire(1, 1, 2_000, 2_010, 41).release(1, 2_100);
         builder.try_to_acquire(2, 2, 2_005).acquire_failed(2, 2_009, FailureReason::Held, refused.clone());
         builder.undo(2, 2_011, 2_050, on(1, NodeAnswer::Done));
-        for (at, wall_ns) in [(from, 0), (to, 60_000_000_000)] {
+        for (at, wall_ns) in [(from, 0), (to, wall_s * 1_000_000_000)] {
             builder.event("worker-1", at, Event::Clocks { wall_ns, boot_ns: 0 });
         }
-        assert_eq!(unsafe_releases(&builder), expected, "the clock stepped between {from} and {to}");
+        assert_eq!(unsafe_releases(&builder), expected, "the clock stepped by {wall_s} s between {from} and {to}");
     }
 }
 

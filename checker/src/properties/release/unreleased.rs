@@ -298,14 +298,10 @@ impl UnreleasedKeys {
         key.alone.take_if(|alone| alone.id == attempt.id);
     }
 
-    /// The findings, by time. If the host's clock was set back, a lease that a node had granted before lasted longer by
-    /// that time. A clock that was set forward made no lease longer.
+    /// The findings, by time. If the host's clock was set back, a lease that a node had granted before may have lasted
+    /// longer.
     pub fn found(&self, run: &Run) -> Vec<&UnreleasedKey> {
-        let may_last = |(from, to): Span| {
-            let mut back = run.stalls.steps.iter().filter(|step| !step.set_back.is_zero());
-            back.any(|step| step.span.0 <= to && from <= step.span.1.plus(step.set_back))
-        };
-        let found = self.found.iter().filter(|(rests_on, _)| !may_last(*rests_on));
+        let found = self.found.iter().filter(|(rests_on, _)| !run.clock_steps.may_have_put_off(*rests_on));
         found.map(|(_, leftover)| leftover).collect()
     }
 }

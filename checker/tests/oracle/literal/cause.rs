@@ -216,7 +216,7 @@ pub fn stale(f: &Facts, h: &Hold, act: &Entry) -> BTreeSet<String> {
     let has_granted = |said: NodeAnswer| rest::owned(said) || said == NodeAnswer::Done;
     let granted_on = |n: &NodeName| h.answers.iter().any(|(name, said)| name == n && has_granted(*said));
     let granted: Vec<_> = f.plan.lock_nodes.iter().filter(|n| granted_on(n)).collect();
-    let since = had_since(f, h, &granted, act.at);
+    let since = had_since(f, h, act.at, |did| granted.iter().copied().all(did));
     if replay.late(&[]) {
         let planned = replay.outlasted();
         return BTreeSet::from([if planned { "overrun".to_owned() } else { unexplained(f, since, act.at) }]);
@@ -237,13 +237,13 @@ pub fn stale(f: &Facts, h: &Hold, act: &Entry) -> BTreeSet<String> {
 }
 
 fn unexplained(f: &Facts, from: u64, to: u64) -> String {
-    let stepped = lock::steps(f).iter().any(|(a, b)| (*a).max(from) < (*b).min(to));
+    let stepped = lock::steps_forward(f).iter().any(|(a, b)| (*a).max(from) < (*b).min(to));
     if stepped { "host-clock" } else { "unexplained" }.to_owned()
 }
 
 /// A node that did a renewal had the key then, so only a later step can have ended the lease there. The request of the
-/// last renewal that was answered before `at`, if all of these nodes did it; otherwise that of the attempt.
-fn had_since(f: &Facts, h: &Hold, nodes: &[&NodeName], at: u64) -> u64 {
+/// last renewal that was answered before `at`, if enough nodes did it; otherwise that of the attempt.
+fn had_since(f: &Facts, h: &Hold, at: u64, is_enough: impl Fn(&dyn Fn(&NodeName) -> bool) -> bool) -> u64 {
     let did = |answers: &Answers, node: &NodeName| {
         let speaks_for = |name: &NodeName| name == node || !f.plan.lock_nodes.contains(name);
         let is_done = |said: &NodeAnswer| matches!(said, NodeAnswer::Done | NodeAnswer::Granted);
@@ -251,7 +251,7 @@ fn had_since(f: &Facts, h: &Hold, nodes: &[&NodeName], at: u64) -> u64 {
     };
     let last = h.renewals.iter().zip(&h.renewed_on).rev().find(|((_, ok, _), _)| *ok < at);
     let last = last.filter(|(_, (_, answers))| f.plan.lock_nodes.iter().any(|n| did(answers, n)));
-    let last = last.filter(|(_, (_, answers))| nodes.iter().all(|n| did(answers, n)));
+    let last = last.filter(|(_, (_, answers))| is_enough(&|node: &NodeName| did(answers, node)));
     last.map_or(h.sent, |((sent, ..), _)| *sent)
 }
 
@@ -275,8 +275,17 @@ pub fn overlap(f: &Facts, a: &Hold, b: &Hold) -> BTreeSet<String> {
     };
     let removed = |node: &NodeName| taken(first, second, node) || (!ordered && taken(second, first, node));
     let explained = !both.is_empty() && both.iter().all(|n| removed(n));
-    let of =
-        |first: &Hold, second: &Hold| unexplained(f, had_since(f, first, &both, began), second.acquired.unwrap_or(0));
+    // Each node needs an event, so the step must explain those that did the renewal, too.
+    let left: Vec<_> = both.iter().copied().filter(|n| !removed(n)).collect();
+    let of = |first: &Hold, second: &Hold| {
+        let since = had_since(f, first, began, |did| left.is_empty() || left.iter().copied().any(did));
+        let to = second.acquired.unwrap_or(0);
+        // A step ends a lease at most so much too early as it set the clock forward.
+        match after(since, first.lease) <= to.saturating_add(lock::set_forward(f, since, to)) {
+            true => unexplained(f, since, to),
+            false => "unexplained".to_owned(),
+        }
+    };
     let by_clock = of(first, second);
     let by_clock = if ordered || by_clock == "host-clock" { by_clock } else { of(second, first) };
     BTreeSet::from([if explained { "unsafe-release".to_owned() } else { by_clock }])

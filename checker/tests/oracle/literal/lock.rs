@@ -185,11 +185,31 @@ fn open_questions(f: &Facts) -> bool {
 }
 
 /// Returns the spans between two samples in which a kernel clock changed more than clocks may drift.
-pub fn steps(f: &Facts) -> Vec<(u64, u64)> {
+fn steps(f: &Facts) -> Vec<(u64, u64)> {
+    changes(f, i64::unsigned_abs)
+}
+
+/// Returns the steps that may have ended a lease early: a clock that was set back lets a lease last longer.
+pub fn steps_forward(f: &Facts) -> Vec<(u64, u64)> {
+    changes(f, |change| u64::try_from(change).unwrap_or(0))
+}
+
+fn changes(f: &Facts, length: impl Fn(i64) -> u64) -> Vec<(u64, u64)> {
     let pairs = f.clocks.values().flat_map(|samples| samples.windows(2));
     let moved = |w: &&[(u64, i64, i64)]| {
-        let (wall, boot) = ((w[1].1 - w[0].1).unsigned_abs(), (w[1].2 - w[0].2).unsigned_abs());
+        let (wall, boot) = (length(w[1].1 - w[0].1), length(w[1].2 - w[0].2));
         wall.max(boot) > (w[1].0 - w[0].0) / 100 + 2_000_000
     };
     pairs.filter(moved).map(|w| (w[0].0, w[1].0)).collect()
+}
+
+/// Returns how far steps between two instants set the kernel clocks forward, by the process that saw most of them.
+pub fn set_forward(f: &Facts, from: u64, to: u64) -> u64 {
+    let forward = |w: &[(u64, i64, i64)]| {
+        let by = u64::try_from((w[1].1 - w[0].1).max(w[1].2 - w[0].2)).unwrap_or(0);
+        let is_met = w[0].0.max(from) < w[1].0.min(to);
+        if is_met && by > (w[1].0 - w[0].0) / 100 + 2_000_000 { by } else { 0 }
+    };
+    let by_process = f.clocks.values().map(|samples| samples.windows(2).map(forward).sum::<u64>());
+    by_process.max().unwrap_or(0)
 }

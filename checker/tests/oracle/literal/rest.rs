@@ -88,9 +88,9 @@ pub fn unsafe_requests(f: &Facts) -> Vec<Unsafe> {
                     let sure = b.gives_back.unwrap_or(u64::MAX).min(kept);
                     let refused =
                         said(a) == Some(NodeAnswer::Refused) && request.sent > granted && request.answered < sure;
-                    // If a clock stepped meanwhile, leases may have ended early.
+                    // If a clock was set forward meanwhile, leases may have ended early.
                     let (since, until) = (a.sent.min(b.sent), request.answered);
-                    let stepped = lock::steps(f).iter().any(|(from, to)| (*from).max(since) < (*to).min(until));
+                    let stepped = lock::steps_forward(f).iter().any(|(from, to)| (*from).max(since) < (*to).min(until));
                     if replaced || (refused && !stepped) {
                         found.push(Unsafe {
                             attempt: a.id,

@@ -171,9 +171,11 @@ impl Knobs {
             }
             "host clock" => {
                 // Keys run out early because the host's clock went on without the record's.
-                self.ends_early = 0.7;
+                self.crowd(rng);
+                self.ends_early = 0.9;
                 (self.work, self.sections) = ((2, 12), 1);
-                self.clock_step = Some((rng.random_bool(0.5), rng.random_range(5..=40)));
+                // A key that ends early has less than 15 units of its lease left when another client gets it.
+                self.clock_step = Some((rng.random_bool(0.5), rng.random_range(16..=40)));
             }
             "deletes any" => {
                 self.crowd(rng);

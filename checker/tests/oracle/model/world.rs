@@ -191,7 +191,7 @@ impl World {
         }
         let mut boot = 0;
         if let Some((suspended, units)) = self.k.clock_step {
-            boot = self.rng.random_range(2..40);
+            boot = self.rng.random_range(20..60);
             let by = (units * 1_000_000).cast_signed();
             let (wall, step) = if suspended { (by, by) } else { (by, 0) };
             let process = self.workers[0];

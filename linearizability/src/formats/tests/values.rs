@@ -138,3 +138,13 @@ fn a_refused_cas_may_tell_an_absent_key_from_an_empty_text() {
         assert_eq!((verdict == Verdict::Linearizable, is_wrong(&verdict)), (is_right, !is_right), "{calls:?}");
     }
 }
+
+#[test]
+fn a_message_tells_the_text_nil_from_no_value() {
+    let put = "[0 :invoke :put [:x nil]] [0 :ok :put [:x nil]]\n";
+    let text = put.to_owned() + r#"[0 :invoke :get [:x nil]] [0 :ok :get [:x "nil"]]"#;
+    let (history, verdict) = judged(Format::JepsenEdn, &text, Asked { model: Some(ModelKind::Kv), initial: None });
+    let Verdict::NotLinearizable(conflict) = verdict else { panic!("{verdict:?}") };
+    let words = conflict.words(&history);
+    assert!(words.contains(r#"the value of `read "nil"` of process 0"#), "{words}");
+}

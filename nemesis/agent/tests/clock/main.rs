@@ -6,6 +6,8 @@ mod child;
 mod redis;
 #[path = "../../../../tests/shared/redis_binary.rs"]
 mod redis_binary;
+#[path = "../../../../tests/shared/say.rs"]
+mod say;
 #[path = "../../../../tests/shared/vdso.rs"]
 mod vdso;
 #[path = "../../../../tests/shared/without.rs"]
@@ -24,6 +26,7 @@ use history::{
 
 use self::{
     child::{HAMMERED_BY_NS, Program, Reading, kernel_ns, read},
+    say::left_out,
     vdso::vdso,
     without::without,
 };
@@ -97,7 +100,8 @@ fn an_agent_that_may_not_trace_is_refused_and_nothing_moves() {
     let mut program = Program::start("reads");
     let pid = program.pid();
     let Some(tried) = without(SYS_PTRACE, || Clocks::of(pid).map(drop)) else {
-        return eprintln!("LEFT OUT: only a process that has the capability SYS_PTRACE can give it up");
+        left_out("only a process that has the capability SYS_PTRACE can give it up");
+        return;
     };
     let refused = tried.unwrap_err().to_string();
     assert!(refused.to_lowercase().contains("permi"), "{refused}");
@@ -393,8 +397,15 @@ fn a_program_that_starts_others_all_the_time_is_moved() {
     // A program that is being loaded has no vDSO for a moment.
     let mut child = Command::new("sh").args(["-c", "while :; do /bin/true; done"]).spawn().unwrap();
     let pid = child.id() as i32;
-    let healed: Result<Vec<_>, _> = (0..200).map(|_| obey(ClockRequest::Heal { pid })).collect();
+    let wall_ns = || Clocks::of(pid)?.ahead().map(|ahead| ahead.wall_ns);
+    let move_and_heal = |_| -> Result<(i64, i64), ClockError> {
+        obey(ClockRequest::Change { pid, clock: WhichClock::Wall, change: JumpMs(20_000) })?;
+        let moved = wall_ns()?;
+        obey(ClockRequest::Heal { pid })?;
+        Ok((moved, wall_ns()?))
+    };
+    let ahead: Result<Vec<_>, _> = (0..30).map(move_and_heal).collect();
     child.kill().unwrap();
     child.wait().unwrap();
-    healed.unwrap();
+    assert_eq!(ahead.unwrap(), [(20 * SECOND, 0); 30]);
 }

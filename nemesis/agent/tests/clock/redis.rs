@@ -9,7 +9,7 @@ use std::{
 use agent::clock::Clocks;
 use history::{ClockChange::JumpMs, WhichClock};
 
-use super::{SECOND, child::kernel_ns, redis_binary::redis_server, vdso::vdso};
+use super::{SECOND, child::kernel_ns, redis_binary::redis_server, say::left_out, vdso::vdso};
 
 /// A server of this test's own.
 struct Server {
@@ -22,9 +22,7 @@ impl Server {
     fn start() -> Option<Server> {
         let Some(mut command) = redis_server() else {
             assert!(std::env::var_os("CI").is_none(), "no redis-server on the path (scripts/setup installs one)");
-            // Not by a macro, whose output a passing test swallows.
-            let mut terminal = std::io::stderr();
-            writeln!(terminal, "SKIPPED: no redis-server on the path, none was moved").unwrap();
+            left_out("no redis-server on the path, none was moved");
             return None;
         };
         loop {

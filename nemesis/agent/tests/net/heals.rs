@@ -11,6 +11,7 @@ use super::{
     ONE, TWO, connected, delay, faults,
     foreign::inside,
     partition,
+    say::left_out,
     without::without,
     world::{NEVER, SOON, World},
 };
@@ -72,7 +73,10 @@ fn the_connections_of_a_server_that_listens_on_ipv6_are_listed() {
     let world = World::new(2);
     let target = world.target();
     let listener = target.namespace().enter(|| TcpListener::bind("[::]:0")).unwrap();
-    let Ok(listener) = listener else { return eprintln!("LEFT OUT: no IPv6 here") };
+    let Ok(listener) = listener else {
+        left_out("no IPv6 here");
+        return;
+    };
     let port = listener.local_addr().unwrap().port();
     let client = world.peer().connect(SocketAddrV4::new(target.address, port));
     let _accepted = listener.accept().unwrap();

@@ -6,6 +6,8 @@
 mod foreign;
 mod heals;
 mod probes;
+#[path = "../../../../tests/shared/say.rs"]
+mod say;
 #[path = "../../../../tests/shared/without.rs"]
 mod without;
 mod world;

@@ -93,6 +93,8 @@ impl World {
             .args(["netns", "exec", &self.target().name, "nft", "--stateless", "list", "ruleset"])
             .output()
             .expect("nft runs");
+        // Two lists that are empty because nothing could be listed are the same.
+        assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
         String::from_utf8_lossy(&listed.stdout).into_owned()
     }
 }

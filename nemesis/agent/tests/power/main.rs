@@ -1,6 +1,9 @@
 //! The file system that forgets unsynced data, mounted: needs root and `/dev/fuse`. Each test has a mount namespace of
 //! its own, so nothing stays mounted.
 
+#[path = "../../../../tests/shared/say.rs"]
+mod say;
+
 use std::{
     fs::{self, File, OpenOptions},
     io::{Seek, SeekFrom, Write},
@@ -16,6 +19,7 @@ use nix::{
     mount::{MntFlags, MsFlags, mount, umount2},
     sched::{CloneFlags, unshare},
 };
+use say::left_out;
 
 /// A machine with one disk.
 struct Machine {
@@ -56,7 +60,8 @@ impl Machine {
 fn on_a_machine(test: impl FnOnce(&Machine) + Send) {
     if !Path::new("/dev/fuse").exists() {
         assert!(std::env::var_os("CI").is_none(), "no /dev/fuse: `sudo modprobe fuse`");
-        return eprintln!("LEFT OUT: no /dev/fuse here");
+        left_out("no /dev/fuse here");
+        return;
     }
     thread::scope(|scope| {
         scope.spawn(|| {

@@ -30,6 +30,21 @@ fn a_write_after_the_own_release_is_no_write_after_the_lease() {
     assert!(!svg.contains("its lease has ended") && !svg.contains("does not know it"), "{svg}");
 }
 
+#[test]
+fn a_write_inside_the_own_promise_is_not_called_stale() {
+    let mut timeline = timeline("kleppmann-pause");
+    let hold = &mut timeline.holds[0];
+    // The lock service gave the key away inside the promise, and the holder wrote before the promise ended.
+    hold.promise_end = history::Stamp(16_000_000_000);
+    let stale = hold.acts.iter().find(|act| act.kind == RequestKind::Write).unwrap();
+    let mut early = Act { at: history::Stamp(15_000_000_000), ..stale.clone() };
+    early.decisions.iter_mut().for_each(|decision| decision.admitted = true);
+    hold.acts.insert(1, early);
+    let svg = picture(&timeline, &timeline.windows[0]).unwrap();
+    assert!(svg.contains("fence: refused · without fence: admitted"), "{svg}");
+    assert_eq!(svg.matches("class=\"sent late\"").count(), 1, "{svg}");
+}
+
 /// An instant inside the lease of a hold.
 fn soon(hold: &Hold) -> Option<history::Stamp> {
     Some(hold.acquired.plus(Duration::from_millis(100)))
@@ -77,6 +92,17 @@ fn a_fault_that_missed_its_own_hold_is_drawn() {
     timeline.faults[0].is_missed = true;
     let svg = picture(&timeline, &timeline.windows[0]).unwrap();
     assert!(svg.contains("frozen 5.00 s"), "{svg}");
+}
+
+#[test]
+fn a_fault_of_another_worker_is_no_fault_of_the_servers() {
+    for (node, is_drawn) in [("redis-1", true), ("resource", true), ("worker-3", false)] {
+        let mut timeline = timeline("kleppmann-pause");
+        let other = FaultSpan { node: node.into(), ..timeline.faults[0].clone() };
+        timeline.faults.push(other);
+        let svg = picture(&timeline, &timeline.windows[0]).unwrap();
+        assert_eq!(svg.contains(&format!(">pause on {node}<")), is_drawn, "{node}: {svg}");
+    }
 }
 
 #[test]

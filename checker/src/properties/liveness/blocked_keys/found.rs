@@ -14,7 +14,7 @@ impl BlockedKeys {
     /// refute. After a step of the host's clock no attempt counts as stuck: leases may rest on the clock.
     pub fn found(self, run: &Run, is_whole: bool) -> Found {
         let mut found = Found::default();
-        let stepped = run.stalls.steps.iter().map(|step| step.span.0).min();
+        let stepped = run.clock_steps.steps.iter().map(|step| step.span.0).min();
         // In a record that was cut short, a later event could show that such a hold was in use.
         let presumed_over = self.presumed_over.iter().filter(|_| !is_whole).filter_map(|hold| run.attempt(*hold));
         let mut first_over: FxHashMap<usize, Stamp> = FxHashMap::default();

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use history::{Event, FaultId, NodeName};
+
 use super::{
-    ClockChange, FailureReason, Fault, HistoryBuilder, LeaseClock, WhichClock, fault, found_at_5105, judged, refused,
+    ClockChange, FailureReason, Fault, HistoryBuilder, LeaseClock, WhichClock, fault, found_at_5105, judged, ms,
+    refused,
 };
 
 #[test]
@@ -100,5 +103,21 @@ fn a_look_before_the_end_of_a_disturbance_does_not_count() {
         refused(&mut s, 4_600, last);
         s.inject(2, slow.clone(), "worker-2", 2_500, 4_500);
         assert_eq!(judged(&s).1.len() == 1, is_stuck, "refused until {last}");
+    }
+}
+
+#[test]
+fn refusals_between_the_first_and_the_newest_count() {
+    // Worker 2 is refused from 5,100 to 60,000, once every 100 ms. A report of delayed packets takes the first refusal
+    // back, and worker 3, which may have had the key since 59,000, the newest.
+    for (had_since, is_stuck) in [(59_000, true), (5_050, false)] {
+        let mut s = HistoryBuilder::new();
+        s.plan.workload.workers = 3;
+        s.acquire(1, 1, 0, 10, 41).release(1, 50).acquire_knowing(9_000, 3, 90, had_since, 60_500, 42);
+        refused(&mut s, 100, 60_000);
+        let (fault, from, to) = (FaultId(1), NodeName::from("redis-1"), NodeName::from("worker-2"));
+        let (since, until) = (ms(5_100), ms(5_200));
+        s.release(9_000, 60_510).event("agent", 60_200, Event::PacketsDelayed { fault, from, to, since, until });
+        assert_eq!(judged(&s).1.len() == 1, is_stuck, "worker 3 may have had the key since {had_since}");
     }
 }

@@ -1,11 +1,13 @@
+mod renewals;
+
 use std::time::Duration;
 
 use history::{
-    ClockChange, CutMode, Direction, Event, FailureReason, Fault, FaultKind, FaultPhase, HoldId, LeaseClock, Models,
-    NodeAnswer, Outcome, Persistence, Promise, WhichClock, fault,
+    ClockChange, CutMode, Direction, Event, Fault, FaultKind, FaultPhase, HoldId, LeaseClock, Models, NodeAnswer,
+    Persistence, Promise, WhichClock, fault,
 };
 
-use crate::history_builder::HistoryBuilder;
+use crate::history_builder::{HistoryBuilder, etcd};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -221,41 +223,6 @@ fn the_first_fault_after_which_the_key_was_gone_is_the_cause() {
 }
 
 #[test]
-fn of_a_renewed_hold_the_nodes_count_that_did_the_renewal() {
-    let on = |nodes: &[u64]| HistoryBuilder::answers(&nodes.iter().map(|n| (*n, NodeAnswer::Done)).collect::<Vec<_>>());
-    let granted = HistoryBuilder::answers(&[(2, NodeAnswer::Granted), (3, NodeAnswer::Granted)]);
-    let renewed = |done: &[u64], jump: i64| {
-        let (hold, lease_ns) = (HoldId(1), 2_000_000_000);
-        let mut s = HistoryBuilder::new();
-        s.acquire(1, 1, 0, 10, 41).event("worker-1", 1_000, Event::Renew { hold });
-        s.event("worker-1", 1_010, Event::Renewed { hold, lease_ns, answers: on(done) });
-        // Another renewal, after the other was acquired, changes nothing of what was owed then.
-        s.event("worker-1", 2_600, Event::Renew { hold });
-        s.event("worker-1", 2_610, Event::Renewed { hold, lease_ns, answers: on(done) });
-        s.acquire_on(2, 2, 2_490, 2_490, 2_500, Some(42), granted.clone()).release(2, 2_700).give_up(1, 2_800);
-        s.inject(1, wall(jump), "redis-2", 2_300, 3_500);
-        s
-    };
-    // Node 3 did not renew: its lease of 2,000 had expired. The lease on node 2 lasts until 3,000: 500 are left.
-    for (done, jump, expected) in [
-        (&[1, 2][..], 500, "clock"),
-        (&[1, 2], 499, "unexplained"),
-        (&[1, 2, 3], 20_000, "unexplained"),
-        (&[1], 500, "unexplained"),
-    ] {
-        assert_eq!(cause(&mut renewed(done, jump)), expected, "renewed on {done:?}, moved by {jump} ms");
-    }
-    // Some nodes may have executed a renewal that failed.
-    let mut s = HistoryBuilder::new();
-    let (hold, outcome, why) = (HoldId(1), Outcome::Indeterminate, FailureReason::NoMajority);
-    s.plan.lock_nodes.truncate(1);
-    s.acquire(1, 1, 0, 10, 41).event("worker-1", 500, Event::Renew { hold });
-    s.event("worker-1", 510, Event::RenewFailed { hold, outcome, why, answers: on(&[1]) });
-    s.acquire(2, 2, 1_400, 1_410, 42).release(2, 1_500).give_up(1, 1_600).inject(1, wall(1_000), "redis-1", 600, 3_500);
-    assert_eq!(cause(&mut s), "unexplained", "until 2,500 by its clock");
-}
-
-#[test]
 fn only_nodes_count_that_had_granted_both_when_the_overlap_began() {
     let on = |nodes: &[u64], said| HistoryBuilder::answers(&nodes.iter().map(|n| (*n, said)).collect::<Vec<_>>());
     let lease_ns = 2_000_000_000;
@@ -294,7 +261,7 @@ fn if_the_order_of_the_grants_is_unknown_either_may_have_been_the_first() {
 
 #[test]
 fn replicas_of_one_store_explain_it_alone() {
-    let servers = crate::history_builder::etcd;
+    let servers = etcd;
     let on = |lease_clock: WhichClock, models: Models, fault: Fault, from, to| {
         let mut s = overlap(3);
         (s.plan.servers, s.plan.models) =
@@ -349,7 +316,7 @@ fn a_grant_without_a_key_is_explained_by_what_took_that_key() {
     // Hold 2 waits when the clock jumps; hold 1 comes after that, and has a key that stands.
     let granted = |is_without_key, from| {
         let mut s = HistoryBuilder::new();
-        (s.plan.servers, s.plan.models) = (crate::history_builder::etcd(), Some(Models::default()));
+        (s.plan.servers, s.plan.models) = (etcd(), Some(Models::default()));
         s.acquire(1, 1, 900, 910, 41);
         if is_without_key {
             s.event("worker-2", 1_009, Event::WithoutKey { attempt: HoldId(2) });

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use history::{ClockChange, FaultKind, Harm, NodeName, Stamp, fault};
+use history::{ClockChange, FaultKind, Harm, NodeName, ResourceKind, Stamp, fault};
 
 use crate::{
     faults::FaultRecord,
@@ -68,7 +68,8 @@ pub(super) fn delayed(run: &Run, from: &NodeName, to: &NodeName, may_be_lost: bo
     found
 }
 
-/// The spans in which each lock node, or its links, kept a worker waiting for the answer to its attempt.
+/// The spans in which each lock node, or its links, kept a client waiting for an answer: a worker during its attempt,
+/// or a resource that keeps its data in the lock nodes.
 pub(super) fn of_lock_nodes(run: &Run, worker: &NodeName, attempt: Span, may_be_lost: bool) -> Vec<LockDelay> {
     let nodes = &run.plan.lock_nodes;
     let mut found = Vec::new();
@@ -89,6 +90,32 @@ pub(super) fn of_lock_nodes(run: &Run, worker: &NodeName, attempt: Span, may_be_
         }
     }
     found
+}
+
+/// The server in which a resource with a server of its own keeps its data.
+const STORE: &str = "resource-store";
+
+/// The spans in which the store behind the resource, or the links to it, kept a request waiting. The resource sends one
+/// request after the other to its store, so a request waits for those before it too.
+pub(super) fn of_store(run: &Run, request: Span, may_be_lost: bool) -> Vec<(Span, Suspect)> {
+    let [resource, store] = ["resource", STORE].map(NodeName::new);
+    let found = match run.plan.resource {
+        ResourceKind::Service => Vec::new(),
+        ResourceKind::Postgres | ResourceKind::S3 => {
+            let links = [(&resource, &store), (&store, &resource)];
+            let mut found: Vec<_> =
+                links.into_iter().flat_map(|(from, to)| delayed(run, from, to, may_be_lost)).collect();
+            // No fault of a plan hits the store itself, but somebody may.
+            let faults = run.faults.iter().filter(|(_, l)| l.proved.is_some() && l.node == store && stops(l));
+            found.extend(faults.filter_map(|(id, l)| Some((l.bracket()?, Suspect::Fault(id, l.kind)))));
+            found
+        }
+        ResourceKind::Etcd => {
+            let of_members = of_lock_nodes(run, &resource, request, may_be_lost);
+            of_members.into_iter().map(|delay| (delay.span, delay.suspect)).collect()
+        }
+    };
+    found.into_iter().filter_map(|(span, suspect)| Some((clip(span, request)?, suspect))).collect()
 }
 
 fn stops(line: &FaultRecord) -> bool {

@@ -1,9 +1,9 @@
 //! Renewals that failed, or did not leave, because of a fault.
 
-use history::{FailureReason, FaultId, Harm, LeaseClock, NodeName, Stamp, Step, fault::LinkEffect};
+use history::{FailureReason, FaultId, Harm, LeaseClock, LinkDelay, NodeName, Stamp, Step, fault::LinkEffect};
 
 use crate::{
-    disturbance::replaced_within,
+    disturbance::{ELECTED_AFTER, replaced_within},
     failover,
     faults::FaultRecord,
     holds::{Attempt, Grant, RenewalFailure, Span},
@@ -138,7 +138,7 @@ fn kept_from(
                 let members = run.plan.lock_nodes.iter().filter(|_| run.plan.has_replicas());
                 let mut peers = members.chain([worker]).filter(|peer| *peer != name);
                 let is_kept = is_silent && !is_ready && peers.any(|peer| hits(peer, name) || hits(name, peer));
-                is_kept || has_lost_session(id, line)
+                is_kept || !is_ready && elects(run, id, line, name, failure.span) || has_lost_session(id, line)
             }
             // The key may be with a waiting client whose clock jumped.
             Harm::SetsClock if run.plan.servers.lease_clock == LeaseClock::Waiter => {
@@ -156,10 +156,25 @@ fn kept_from(
             // A client notices a broken connection only when it uses the connection.
             Harm::Kills(_) => connected_since < bracket.1 && bracket.0 < failure.span.1,
             // In runs, a leader of etcd 3.4 whose monotonic clock had jumped left renewals unanswered until the lease
-            // had expired.
-            Harm::SetsClock => (is_on && run.plan.has_one_store()) || key_lease.is_taken_by(run, line),
+            // had expired. Such a jump stays after the end of the fault.
+            Harm::SetsClock if run.plan.has_one_store() => is_on || key_lease.is_refused_by(run, line),
+            Harm::SetsClock => key_lease.is_taken_by(run, line),
         }
     };
     let faults = run.faults.iter().filter(|(id, line)| line.proved.is_some() && is_to_blame(*id, line));
     faults.map(|(id, line)| Suspect::Fault(id, line.kind)).collect()
+}
+
+/// Returns whether the members of a store may have elected a leader within a span, because of a fault of the links
+/// between a member and others. A member that did not hear the leader for long asks for an election, and the others
+/// hear that when their connections are no longer silent.
+fn elects(run: &Run, id: FaultId, line: &FaultRecord, name: &NodeName, within: Span) -> bool {
+    let Some((from, until)) = line.silence().filter(|_| run.plan.has_one_store()) else { return false };
+    let delay = run.plan.step(id).and_then(|step| step.fault.link_delay()).map(LinkDelay::longest);
+    let is_long = until.since(from) >= ELECTED_AFTER && delay.is_none_or(|delay| delay >= ELECTED_AFTER);
+    let hits = |sender, receiver| line.hits(&run.plan, id, sender, receiver);
+    let mut members = run.plan.lock_nodes.iter().filter(|peer| *peer != name);
+    is_long
+        && clip((from, until.plus(replaced_within(&run.plan))), within).is_some()
+        && members.any(|peer| hits(peer, name) || hits(name, peer))
 }

@@ -366,7 +366,7 @@ fn a_store_that_revoked_a_lease_by_itself_made_its_client_lose_the_hold() {
 
 #[test]
 fn a_store_whose_clock_has_jumped_may_leave_renewals_without_an_answer() {
-    let stuck = |servers: history::ServerFacts, from, to| {
+    let stuck = |servers: history::ServerFacts, (clock, by_ms), from, to| {
         let mut s = HistoryBuilder::renewing(600);
         s.plan.servers = servers;
         s.plan.lock_nodes.truncate(1);
@@ -377,14 +377,20 @@ fn a_store_whose_clock_has_jumped_may_leave_renewals_without_an_answer() {
             s.event("worker-1", at, Event::RenewFailed { hold, outcome, why, answers: Vec::new() });
         }
         s.acquire(2, 2, 2_030, 2_040, 42).release(2, 2_050).write(1, 1, 2_101, 2_102);
-        let (clock, change) = (WhichClock::Monotonic, ClockChange::JumpMs(60_000));
+        let change = ClockChange::JumpMs(by_ms);
         let lasting = std::time::Duration::from_millis(to - from);
         s.inject(1, Fault::new(fault::Clock { clock, change }, lasting), "redis-1", from, to);
         stale(&s)
     };
-    assert_eq!(stuck(etcd(), 500, 1_900), ["clock"]);
-    assert_eq!(stuck(etcd(), 100, 500), ["unexplained"], "it was over");
-    assert_eq!(stuck(redlock(), 500, 1_900), ["unexplained"], "a Redis node answers by no clock");
+    let jump = (WhichClock::Monotonic, 60_000);
+    assert_eq!(stuck(etcd(), jump, 500, 1_900), ["clock"]);
+    // The jump of a monotonic clock stays. It reaches the end of the lease if it is 795 or more: 2,000 - 1,205.
+    assert_eq!(stuck(etcd(), jump, 100, 500), ["clock"]);
+    assert_eq!(stuck(etcd(), (WhichClock::Monotonic, 795), 100, 500), ["clock"]);
+    assert_eq!(stuck(etcd(), (WhichClock::Monotonic, 794), 100, 500), ["unexplained"]);
+    assert_eq!(stuck(etcd(), (WhichClock::Monotonic, 794), 100, 1_900), ["clock"], "it was on");
+    assert_eq!(stuck(etcd(), (WhichClock::Wall, 60_000), 100, 500), ["unexplained"], "it was over");
+    assert_eq!(stuck(redlock(), jump, 500, 1_900), ["unexplained"], "a Redis node answers by no clock");
 }
 
 #[test]

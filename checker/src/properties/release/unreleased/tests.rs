@@ -209,6 +209,39 @@ fn a_step_of_the_hosts_clock_may_have_kept_a_key_longer() {
 }
 
 #[test]
+fn a_lease_lasts_longer_by_all_steps_back_that_it_met() {
+    // Both workers report the same readings of the wall clock, in seconds. Attempt 2 is sent at 11,500 and refused at
+    // 11,510. A lease from before a step of 1 s, and the way of its request, may last until 4 s after the step, or
+    // until 5 s after the step if the lease met another such step later.
+    for (readings, expected) in [
+        (&[(5_000, 2), (6_499, 1), (7_000, 0)][..], 1),
+        (&[(5_000, 2), (6_500, 1), (7_000, 0)], 0),
+        // The second step came after the refusal.
+        (&[(5_000, 1), (6_500, 0), (11_511, 0), (11_600, -1)], 1),
+        // A lease from before the first step was over before the second one, and a later lease met only that one.
+        (&[(1_000, 2), (1_500, 1), (6_500, 1), (7_499, 0)], 1),
+        (&[(1_000, 2), (1_500, 1), (6_500, 1), (7_500, 0)], 0),
+        // A lease from before a step back by 7 s, and the way of its request, may last until attempt 2 is sent. A later
+        // step forward takes its time from the lease again, if it surely came before attempt 2 could need the lease.
+        (&[(1_000, 7), (1_500, 0)], 0),
+        (&[(1_000, 8), (1_500, 0), (2_000, 0), (2_500, 1)], 0),
+        (&[(1_000, 8), (1_500, 0), (2_000, 0), (2_500, 2)], 1),
+        (&[(1_000, 7), (1_500, 0), (8_000, 0), (8_500, 7)], 1),
+        (&[(1_000, 7), (1_500, 0), (8_000, 0), (8_501, 7)], 0),
+        // This step forward came before the one back.
+        (&[(500, 0), (900, 7), (1_000, 7), (1_500, 0)], 0),
+    ] {
+        let mut builder = builder(11_500, None);
+        for (at, wall_s) in readings {
+            for worker in ["worker-1", "worker-2"] {
+                builder.event(worker, *at, Event::Clocks { wall_ns: wall_s * 1_000_000_000, boot_ns: 0 });
+            }
+        }
+        assert_eq!(left_behind(&builder), expected, "{readings:?}");
+    }
+}
+
+#[test]
 fn a_planned_fault_suspends_the_judgement_until_a_lease_after_its_heal() {
     // The heal is proved 20 ms after the fault has ended. Attempt 2 is sent at 11,500.
     let lasting = Duration::from_secs(1);

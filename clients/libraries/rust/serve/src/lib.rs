@@ -8,7 +8,23 @@ use std::{
     time::Duration,
 };
 
+use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
+
+/// A moment on the raw clock, which no clock fault changes. A fault may make `Instant` jump.
+#[derive(Debug, Clone, Copy)]
+pub struct Moment(Duration);
+
+impl Moment {
+    pub fn now() -> Moment {
+        let now = clock_gettime(ClockId::MonotonicRaw);
+        Moment(Duration::new(now.tv_sec as u64, now.tv_nsec as u32))
+    }
+
+    pub fn elapsed(self) -> Duration {
+        Moment::now().0.saturating_sub(self.0)
+    }
+}
 
 /// A lock server.
 #[derive(Debug, Clone, Deserialize)]

@@ -7,10 +7,10 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use serve::{Facts, Failure, Library, Server};
+use serve::{Facts, Failure, Library, Moment, Server};
 use tokio::{
     runtime::Runtime,
     time::{sleep, timeout},
@@ -40,9 +40,16 @@ struct Seen {
 }
 
 impl Seen {
+    /// Notes a state. `NotConnected` is the library's word for a session that has expired. The library then begins a
+    /// new session by itself, which has no node of the lock.
+    #[expect(deprecated, reason = "the library calls this state unused, and reports it all the same")]
     fn state(&self, state: ZkState) {
         self.is_connected.store(state == ZkState::Connected, Ordering::Relaxed);
-        self.is_over.fetch_or(state == ZkState::Closed, Ordering::Relaxed);
+        self.is_over.fetch_or(matches!(state, ZkState::Closed | ZkState::NotConnected), Ordering::Relaxed);
+    }
+
+    fn require_session(&self) -> Result<(), Failure> {
+        if self.is_over.load(Ordering::Relaxed) { Err(Failure::lost("the session is over")) } else { Ok(()) }
     }
 }
 
@@ -55,7 +62,7 @@ impl Library for Shared {
     }
 
     fn acquire(&mut self, key: &str, _: &str, lease: Duration) -> Result<(Lock, Facts), Failure> {
-        let asked = Instant::now();
+        let asked = Moment::now();
         let attempt = async {
             let session = ZooKeeper::connect(&self.servers, lease, |_: WatchedEvent| ()).await;
             let session = Arc::new(session.map_err(Failure::error)?);
@@ -92,15 +99,15 @@ impl Library for Shared {
     }
 
     fn renew(&mut self, lock: &mut Lock, lease: Duration) -> Result<Facts, Failure> {
-        if lock.seen.is_over.load(Ordering::Relaxed) {
-            return Err(Failure::lost("Closed"));
-        }
+        lock.seen.require_session()?;
         if !lock.seen.is_connected.load(Ordering::Relaxed) {
             return Err(Failure::error("not connected"));
         }
         // Nobody knows when the last sign of life was, so this request gives one.
         let alive = self.runtime.block_on(async { timeout(lease * 3 / 4, lock.session.exists("/", false)).await });
         alive.map_err(Failure::timeout)?.map_err(Failure::error)?;
+        // A new session may have answered.
+        lock.seen.require_session()?;
         Ok(Facts::of_session(self.lease))
     }
 
@@ -118,4 +125,29 @@ impl Library for Shared {
 
 fn main() -> Result<(), Box<dyn Error>> {
     serve::serve::<Shared>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Ordering, Seen, ZkState};
+
+    #[test]
+    #[expect(deprecated, reason = "as in `Seen::state`")]
+    fn a_lock_is_lost_although_a_new_session_is_connected() {
+        let seen = Seen::default();
+        for (state, has_session) in [
+            (ZkState::Connected, true),
+            (ZkState::Connecting, true),
+            (ZkState::Connected, true),
+            (ZkState::Connecting, true),
+            // The old session has expired.
+            (ZkState::NotConnected, false),
+            (ZkState::Connecting, false),
+            (ZkState::Connected, false),
+        ] {
+            seen.state(state);
+            assert_eq!(seen.require_session().is_ok(), has_session);
+        }
+        assert!(seen.is_connected.load(Ordering::Relaxed));
+    }
 }

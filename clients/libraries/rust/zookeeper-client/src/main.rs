@@ -1,11 +1,8 @@
 //! The client program of zookeeper-client's `Client::lock`, with one session for this client.
 
-use std::{
-    error::Error,
-    time::{Duration, Instant},
-};
+use std::{error::Error, time::Duration};
 
-use serve::{Facts, Failure, Library, Server};
+use serve::{Facts, Failure, Library, Moment, Server};
 use tokio::{runtime::Runtime, time::timeout};
 use zookeeper_client::{Acls, Client, CreateMode, LockOptions, LockPrefix, OwnedLockClient, SessionState};
 
@@ -38,7 +35,7 @@ impl Library for ZooKeeper {
     }
 
     fn acquire(&mut self, key: &str, owner: &str, lease: Duration) -> Result<(OwnedLockClient, Facts), Failure> {
-        let (asked, mut alive_at) = (Instant::now(), Duration::ZERO);
+        let (asked, mut alive_at) = (Moment::now(), Duration::ZERO);
         if self.client.state().is_terminated() {
             self.client = connect(&self.runtime, &self.servers, self.lease).map_err(Failure::error)?;
             // Nobody knows when in this time the new session began. A request proves that it lives.

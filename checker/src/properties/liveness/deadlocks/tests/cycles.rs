@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use history::{CutMode, Event, FailureReason, Fault, HoldId, Mode, Promise, fault};
 
-use super::{Clients, DeadlockEnd, ends, lasting, liveness};
-use crate::{report::Report, verdict::Verdict};
+use super::{Clients, DeadlockEnd, Report, Verdict, ends, lasting, liveness, ms};
 
 #[test]
 fn a_session_that_is_kept_alive_ends_no_deadlock() {
@@ -14,6 +13,71 @@ fn a_session_that_is_kept_alive_ends_no_deadlock() {
         let mut s = lasting(2, 3_301, 3_301);
         (s.0.plan.workload.renew, s.0.plan.servers.promise) = (None, promise);
         assert_eq!(liveness(&s.0).verdict, verdict, "{promise:?}");
+    }
+}
+
+#[test]
+fn a_client_that_waits_keeps_the_session_of_its_holds() {
+    use DeadlockEnd::{Killed, LeaseEnded, Unended};
+    // Nobody renews, and the promise of worker-1 ends at 2,073. The clients wait until the run is over.
+    for (session, expected, verdict) in
+        [(true, (Unended, 8_700.0), Verdict::Violated), (false, (LeaseEnded, 1_773.0), Verdict::Upheld)]
+    {
+        let mut s = Clients::deadlocked();
+        s.0.plan.workload.session = session;
+        s.fails(1, 3, FailureReason::Cancelled, 8_995).releases(1, 1, 9_000);
+        s.gets(2, 4, 9_010).releases(2, 4, 9_020).releases(2, 2, 9_030);
+        for worker in [1, 2] {
+            s.event(worker, 9_100, Event::Sections { offered: 1, done: 0, dropped: 1 });
+        }
+        assert_eq!((ends(&s.0), liveness(&s.0).verdict), (vec![expected], verdict), "session: {session}");
+    }
+    // A client gets the key of worker-1 or of worker-2 after the promise end, so the session of this worker was over.
+    for (getting, key, lost_by, lasted_ms) in [(2, "k0", 1, 1_773.0), (3, "k0", 1, 1_773.0), (1, "k1", 2, 1_783.0)] {
+        let mut s = Clients::deadlocked();
+        s.0.plan.workload.session = true;
+        match getting {
+            3 => s.tries(3, 5, key, 250).gets(3, 5, 5_000),
+            _ => s.gets(getting, 2 + u64::from(getting), 5_000),
+        };
+        s.event(3, 9_000, Event::Clocks { wall_ns: 0, boot_ns: 0 });
+        assert_eq!(ends(&s.0), [(LeaseEnded, lasted_ms)], "worker-{getting} gets {key}");
+        let by = liveness(&s.0).deadlocks[0].ended_by.as_ref().map(ToString::to_string);
+        assert_eq!(by, Some(format!("worker-{lost_by}")), "worker-{getting} gets {key}");
+    }
+    // worker-1 is killed long after the promise end.
+    let mut s = Clients::deadlocked();
+    s.0.plan.workload.session = true;
+    s.0.kill(1, "worker-1", 5_000);
+    s.event(3, 9_000, Event::Clocks { wall_ns: 0, boot_ns: 0 });
+    assert_eq!(ends(&s.0), [(Killed, 4_700.0)]);
+}
+
+#[test]
+fn a_cycle_may_begin_after_the_promise_of_a_hold_in_a_session() {
+    // worker-1 waits for k1 from 200 on, and keeps its session so, or only from 2,073 on, when its promise has ended.
+    // worker-2 gets k1 at 2,400, and wants k0 at 2,500.
+    for (since, expected) in [(200, vec![(DeadlockEnd::Unended, 6_500.0)]), (2_073, vec![])] {
+        let mut s = Clients::new(3);
+        s.0.plan.workload.session = true;
+        s.holds(1, 1, "k0", 100).holds(3, 9, "k1", 105).tries(2, 2, "k1", 150).tries(1, 3, "k1", since);
+        let acquired = Event::Acquired {
+            attempt: HoldId(2),
+            token: None,
+            lease_ns: 2_000_000_000,
+            granted_after: ms(2_395),
+            promised_from: Some(ms(2_395)),
+            place: None,
+            valid_ns: 0,
+            answers: Vec::new(),
+        };
+        s.releases(3, 9, 2_390).event(2, 2_400, acquired).tries(2, 4, "k0", 2_500);
+        s.fails(1, 3, FailureReason::Cancelled, 8_995).releases(1, 1, 9_000);
+        s.gets(2, 4, 9_010).releases(2, 4, 9_020).releases(2, 2, 9_030);
+        for worker in [1, 2] {
+            s.event(worker, 9_100, Event::Sections { offered: 1, done: 0, dropped: 1 });
+        }
+        assert_eq!(ends(&s.0), expected, "worker-1 waits from {since} on");
     }
 }
 
@@ -114,6 +178,30 @@ fn readers_do_not_wait_for_each_other() {
         s.fails(2, 4, FailureReason::Cancelled, 400).releases(2, 2, 410).gets(1, 3, 420);
         s.0.in_mode(1, Mode::Read).in_mode(2, Mode::Read).in_mode(3, mode).in_mode(4, mode);
         assert_eq!(ends(&s.0), expected, "{mode:?}");
+    }
+}
+
+#[test]
+fn a_cycle_behind_any_of_several_readers_is_a_deadlock() {
+    // worker-1 and worker-3 read k0. worker-2 holds k1 and wants to write k0, and one of the readers wants k1.
+    for (waiting, first) in [(1, 1), (3, 1), (1, 3), (3, 3)] {
+        let second = 4 - first;
+        let mut s = Clients::new(3);
+        s.0.plan.workload.renew = Some(Duration::from_millis(500));
+        s.holds(first, first.into(), "k0", 100).holds(second, second.into(), "k0", 106).holds(2, 2, "k1", 112);
+        s.tries(waiting, 4, "k1", 200).tries(2, 5, "k0", 300);
+        for (worker, hold) in [(1, HoldId(1)), (2, HoldId(2)), (3, HoldId(3))] {
+            for at in (500..3_301).step_by(500) {
+                s.event(worker, at, Event::Renew { hold });
+                s.event(worker, at, Event::Renewed { hold, lease_ns: 2_000_000_000, answers: Vec::new() });
+            }
+        }
+        s.event(2, 3_301, Event::Clocks { wall_ns: 0, boot_ns: 0 });
+        s.0.in_mode(1, Mode::Read).in_mode(3, Mode::Read);
+        let found = liveness(&s.0);
+        let case = format!("worker-{waiting} waits, worker-{first} was the first reader");
+        assert_eq!((ends(&s.0), found.verdict), (vec![(DeadlockEnd::Unended, 3_001.0)], Verdict::Violated), "{case}");
+        assert_eq!(found.deadlocks[0].clients.len(), 2, "{case}");
     }
 }
 

@@ -298,6 +298,39 @@ fn replicas_that_elect_a_leader_after_a_pause_leave_renewals_without_an_answer()
 }
 
 #[test]
+fn members_that_did_not_hear_their_leader_elect_another_one_after_the_fault() {
+    // The renewals from 11,600 on get no answer. The fault is on from 5 before `from` until 5 after `to`. After a cut,
+    // connections may be silent for as long again and 400 more. The members may elect a leader for 2 s then: until
+    // 12,801, or earlier.
+    let (hold, outcome, why) = (HoldId(1), Outcome::Indeterminate, FailureReason::Error);
+    let of_worker = || partition().on_links(Direction::Both, vec![NodeName::from("worker-1")]);
+    for (servers, fault, from, to, expected) in [
+        (etcd(), delay(800), 9_700, 10_796, "delay"),
+        (etcd(), delay(800), 9_700, 10_795, "unexplained"),
+        (etcd(), delay(799), 9_700, 10_796, "unexplained"),
+        (etcd(), delay(800), 10_006, 10_796, "delay"),
+        (etcd(), delay(800), 10_007, 10_796, "unexplained"), // it is on for 799
+        (etcd(), partition(), 9_700, 10_043, "partition"),
+        (etcd(), partition(), 9_700, 10_042, "unexplained"),
+        (etcd(), partition(), 10_006, 10_196, "partition"),
+        (etcd(), partition(), 10_008, 10_197, "unexplained"), // connections are silent for 798
+        (etcd(), of_worker(), 9_700, 10_043, "unexplained"),
+        (redlock(), delay(800), 9_700, 10_796, "unexplained"),
+    ] {
+        let (mut s, kind) = (HistoryBuilder::renewing(600), fault.kind());
+        s.plan.servers = servers;
+        s.acquire(1, 1, 11_000, 11_010, 41);
+        for sent in [11_600, 12_200, 12_800] {
+            s.event("worker-1", sent, Event::Renew { hold });
+            s.event("worker-1", sent + 100, Event::RenewFailed { hold, outcome, why, answers: Vec::new() });
+        }
+        s.inject(1, fault, "redis-2", from, to);
+        s.acquire(2, 2, 13_000, 13_010, 42).release(2, 13_020).write(1, 1, 13_051, 13_052);
+        assert_eq!(stale(&s), [expected], "{kind} from {from} to {to}");
+    }
+}
+
+#[test]
 fn every_renewal_that_failed_inside_the_promise_counts() {
     let (hold, outcome, why) = (HoldId(1), Outcome::Indeterminate, FailureReason::NoMajority);
     let mut s = HistoryBuilder::renewing(100);

@@ -1,8 +1,11 @@
 //! The stalls and faults that may be causes: those that are told late, very many of them, and slow clocks.
 
-use history::{ClockChange, Event, FailureReason, Fault, FaultKind, HoldId, Outcome, StallCause, WhichClock, fault};
+use history::{
+    ClockChange, Direction, Event, FailureReason, Fault, FaultKind, HoldId, Outcome, ResourceKind, StallCause,
+    WhichClock, fault,
+};
 
-use super::{HistoryBuilder, builder, ms};
+use super::{HistoryBuilder, builder, delay, etcd, ms, partition};
 
 #[test]
 fn a_stall_of_the_resource_that_is_told_when_the_hold_has_closed_explains_it() {
@@ -24,6 +27,48 @@ fn a_stall_of_a_restarted_resource_explains_an_act_that_waited() {
     s.acquire(1, 1, 2_000, 2_010, 41).acquire(2, 2, 4_000, 4_010, 42).release(2, 4_020);
     s.write(1, 1, 2_100, 4_502).stall("resource#2", 2_090, 4_500);
     assert_eq!(s.causes(), ["stall"]);
+}
+
+#[test]
+fn a_request_waits_for_the_store_behind_the_resource() {
+    // The promise ends at 1,978. The write is under way 1,021-2,100.
+    let waits = |resource| {
+        let mut s = builder();
+        s.plan.resource = resource;
+        if resource == ResourceKind::Etcd {
+            s.plan.servers = etcd();
+        }
+        s.work(1, 20, 1_000).write(1, 1, 1_021, 2_100);
+        s
+    };
+    for (resource, expected) in [
+        (ResourceKind::Service, "unexplained"),
+        (ResourceKind::Postgres, "delay"),
+        (ResourceKind::S3, "delay"),
+        (ResourceKind::Etcd, "unexplained"),
+    ] {
+        for (from, to) in [("resource", "resource-store"), ("resource-store", "resource")] {
+            let mut s = waits(resource);
+            s.inject(7, delay(1_000), "resource", 1_000, 2_090).packets_delayed(7, from, to, 1_030, 2_095);
+            assert_eq!(s.causes(), [expected], "{resource:?}, {from} to {to}");
+        }
+    }
+    for (resource, cut, paused) in
+        [(ResourceKind::Service, "unexplained", "unexplained"), (ResourceKind::Etcd, "partition", "pause")]
+    {
+        let mut s = waits(resource);
+        let links = partition().on_links(Direction::Both, vec!["redis-1".into()]);
+        s.inject(7, links, "resource", 1_000, 2_090);
+        assert_eq!(s.causes(), [cut], "{resource:?}");
+        let mut s = waits(resource);
+        s.pause(7, "redis-1", 1_000, 2_090);
+        assert_eq!(s.causes(), [paused], "{resource:?}");
+    }
+    for (resource, expected) in [(ResourceKind::Service, "unexplained"), (ResourceKind::Postgres, "pause")] {
+        let mut s = waits(resource);
+        s.unplanned(7, FaultKind::Pause, "resource-store", (1_000, 1_040), 2_090);
+        assert_eq!(s.causes(), [expected], "{resource:?}");
+    }
 }
 
 #[test]
