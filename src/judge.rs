@@ -80,26 +80,35 @@ fn without_plan(history: &Path) -> Unusable {
 
 #[cfg(test)]
 mod tests {
+    use std::path::{Path, PathBuf};
+
     use checker::Verdict;
     use serde_json::{Value, json};
 
     use super::judge;
 
+    /// The lines of the history of a pause.
+    fn paused() -> Vec<Value> {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/checker/tests/corpus/kleppmann-pause.jsonl");
+        let text = std::fs::read_to_string(path).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    fn written(dir: &Path, lines: &[Value]) -> PathBuf {
+        let history = dir.join("history.jsonl");
+        std::fs::write(&history, lines.iter().map(|line| format!("{line}\n")).collect::<String>()).unwrap();
+        history
+    }
+
     /// The pause, with a plan that also kills the resource. The stale write of the first holder arrives last.
     #[test]
     fn an_act_that_a_later_restart_may_undo_is_no_violation() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/checker/tests/corpus/kleppmann-pause.jsonl");
-        let text = std::fs::read_to_string(path).unwrap();
-        let mut lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let mut lines = paused();
         let (target, when) = (json!({ "node": "resource" }), json!({ "after-heal": "1s" }));
         let kill = json!({ "id": 2, "fault": { "kind": "kill", "back_after": "1s" }, "target": target, "when": when });
         lines[0]["plan"]["schedule"].as_array_mut().unwrap().push(kill);
         let dir = tempfile::tempdir().unwrap();
-        let history = dir.path().join("history.jsonl");
-        let judged = |lines: &[Value]| {
-            std::fs::write(&history, lines.iter().map(|line| format!("{line}\n")).collect::<String>()).unwrap();
-            judge(&history).unwrap().verdicts.verdict
-        };
+        let judged = |lines: &[Value]| judge(&written(dir.path(), lines)).unwrap().verdicts.verdict;
         assert_eq!(judged(&lines), Verdict::Violated);
         // The run goes on, and the record ends before the kill.
         let finished = lines.iter().position(|line| line["event"] == "finished").unwrap();
@@ -110,15 +119,13 @@ mod tests {
 
     #[test]
     fn a_second_plan_is_not_that_of_the_verdicts() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/checker/tests/corpus/kleppmann-pause.jsonl");
-        let text = std::fs::read_to_string(path).unwrap();
-        let first = text.lines().next().unwrap();
-        let mut second: Value = serde_json::from_str(first).unwrap();
+        let mut lines = paused();
+        let mut second = lines[0].clone();
         let seed = second["plan"]["seed"].as_u64().unwrap();
         second["plan"]["seed"] = json!(seed + 1);
+        lines.push(second);
         let dir = tempfile::tempdir().unwrap();
-        let history = dir.path().join("history.jsonl");
-        std::fs::write(&history, format!("{text}{second}\n")).unwrap();
+        let history = written(dir.path(), &lines);
         let judged = judge(&history).unwrap();
         assert_eq!((judged.plan.seed, judged.verdicts.verdict), (seed, Verdict::Inconclusive));
     }
